@@ -1,0 +1,213 @@
+"""Running one unit in its folder: its prerequisites, its lock, its log, its failure record."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from straightdp.config import ConfigError, Preset
+from straightdp.files import read_json, write_json
+from straightdp.resolved import AutoencoderConfig, CellConfig, PublicConfig, parse
+from straightdp.studies.cells import Unit, digest
+
+RESULTS = Path("results")
+OUTPUTS = {  # the file whose presence says that a unit is done
+    "data": "images.npz",
+    "autoencoder": "autoencoder.pt",
+    "public": "public.pt",
+    "extractor": "extractor.json",
+    "cells": "run.json",
+}
+FAILURE, LOG, CONFIG = "failure.json", "log.txt", "config.json"
+
+
+class Busy(RuntimeError):
+    """Another process is at work in the same folder."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The results of one preset: `results/NAME`."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, preset: Preset) -> Workspace:
+        return cls(RESULTS / preset.name)
+
+    def folder(self, unit: Unit) -> Path:
+        return unit.folder(self.root)
+
+    def output(self, unit: Unit) -> Path:
+        return self.folder(unit) / OUTPUTS[unit.kind]
+
+
+def autoencoder_unit(config: dict) -> Unit:
+    return Unit("autoencoder", f"{config['data']['source']}-seed{config['seed']}", config)
+
+
+def public_unit(config: dict, backbone: str) -> Unit:
+    name = f"{config['data']['source']}-{config['space']['kind']}-{backbone}-seed{config['seed']}"
+    return Unit("public", name, config)
+
+
+def data_unit(public_data: dict) -> Unit | None:
+    """The drawn images behind a configuration's public data, if they are drawn."""
+    if "count" not in public_data:
+        return None
+    config = {
+        "schema": 1, "source": public_data["source"], "count": public_data["count"], "seed": 0
+    }
+    return Unit("data", public_data["source"], config)
+
+
+def prerequisites(unit: Unit) -> list[Unit]:
+    """What must be done before a unit, from its configuration alone."""
+    if unit.kind == "autoencoder":
+        needed = [data_unit(unit.config["data"])]
+    elif unit.kind == "public":
+        needed = [data_unit(unit.config["data"])]
+        if "autoencoder" in unit.config:
+            needed.append(autoencoder_unit(unit.config["autoencoder"]))
+    elif unit.kind == "cells":
+        public = public_unit(unit.config["public"], unit.config["method"]["backbone"])
+        needed = [*prerequisites(public), public]
+    else:
+        needed = []
+    return [one for one in needed if one is not None]
+
+
+def cell_from_file(path: Path) -> Unit:
+    """A cell from a resolved configuration; its name is that of its folder or file."""
+    config = read_json(path) if path.exists() else None
+    if config is None:
+        raise ConfigError(f"{path}: no such file")
+    parse(CellConfig, config, path)
+    name = path.parent.name if path.name == CONFIG else path.stem
+    return Unit("cells", name.removesuffix(f"-{digest(config)}"), config)
+
+
+@contextmanager
+def locked(folder: Path):
+    """Hold a unit's folder; a second process is told who holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a+", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            owner = handle.read().strip() or "another process"
+            raise Busy(f"{folder}: {owner} is at work here; wait for it or stop it") from error
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {os.uname().nodename}")
+        handle.flush()
+        yield
+
+
+def run_unit(unit: Unit, workspace: Workspace, execution, threads: int | None = None) -> None:
+    """Run a unit, and first whatever it needs that is not there yet.
+
+    A failure leaves `failure.json` (reason, message, the traceback's end, the log's path) and
+    is raised again; success removes it.
+    """
+    from straightdp.methods.progress import Progress
+
+    for needed in prerequisites(unit):
+        if not workspace.output(needed).exists():
+            run_unit(needed, workspace, execution, threads)
+    folder = workspace.folder(unit)
+    progress = Progress(unit.name, folder / LOG)
+    with locked(folder):
+        try:
+            write_json(folder / CONFIG, unit.config)
+            (folder / FAILURE).unlink(missing_ok=True)
+            _dispatch(unit, workspace, execution, threads, progress)
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            lines = traceback.format_exc().splitlines()
+            progress.note("\n".join(lines))
+            record = {
+                "reason": "cancelled" if interrupted else "exception",
+                "message": str(error).splitlines()[0] if str(error) else type(error).__name__,
+                "kind": type(error).__name__,
+                "traceback": lines[-20:],
+                "log": str(folder / LOG),
+            }
+            try:
+                write_json(folder / FAILURE, record)
+            except OSError as full:
+                progress.say(f"{folder / FAILURE} could not be written: {full}")
+            raise
+        progress.say("done")
+
+
+def _public_images(workspace: Workspace, public_data: dict):
+    from straightdp.data.sources import ImageSet, load
+    from straightdp.files import read_arrays
+
+    unit = data_unit(public_data)
+    if unit is None:
+        return load(public_data["source"], "train")
+    arrays = read_arrays(workspace.output(unit))
+    return ImageSet(unit.config["source"], arrays["images"], arrays["labels"])
+
+
+def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) -> None:
+    from straightdp.data.sources import load
+    from straightdp.device import compute
+
+    folder, config = workspace.folder(unit), unit.config
+    if unit.kind == "data":
+        from straightdp.data.glyphs import draw
+        from straightdp.files import write_arrays
+
+        progress.say(f"drawing {config['count']} {config['source']}")
+        drawn = draw(config["count"], config["seed"])
+        write_arrays(folder / OUTPUTS["data"], images=drawn.images, labels=drawn.labels)
+        return
+    machine = compute(execution, threads)
+    if unit.kind == "autoencoder":
+        from straightdp.methods.spaces import train_autoencoder
+
+        resolved = parse(AutoencoderConfig, config, folder / CONFIG)
+        images = _public_images(workspace, config["data"])
+        train_autoencoder(resolved, images, folder, machine, progress)
+    elif unit.kind == "public":
+        from straightdp.methods.public_stage import run_public
+
+        resolved = parse(PublicConfig, config, folder / CONFIG)
+        images = _public_images(workspace, config["data"])
+        codec = _codec(workspace, config, resolved, machine)
+        run_public(resolved, images, codec, folder, machine, progress)
+    elif unit.kind == "extractor":
+        from straightdp.evaluation.evaluate import prepare_reference
+
+        train, test = load(config["private"], "train"), load(config["private"], "test")
+        prepare_reference(config, train, test, folder, progress)
+    elif unit.kind == "cells":
+        from straightdp.methods.pipeline import Inputs, run_cell
+        from straightdp.methods.public_stage import load_public
+
+        resolved = parse(CellConfig, config, folder / CONFIG)
+        public = public_unit(config["public"], config["method"]["backbone"])
+        distils = config["method"]["port"] == "distill"
+        inputs = Inputs(
+            public=load_public(workspace.folder(public)),
+            codec=_codec(workspace, config["public"], resolved.public, machine),
+            public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
+            private_data=load(config["data"]["private"], "train"),
+        )
+        run_cell(resolved, digest(config, 32), inputs, folder, machine, progress)
+
+
+def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):
+    from straightdp.methods.spaces import load_codec
+
+    folder = None
+    if "autoencoder" in config:
+        folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
+    return load_codec(resolved.space, folder, machine)

@@ -1,0 +1,1 @@
+"""Image sources by name, and the private set's declared range."""

@@ -1,0 +1,1 @@
+"""Metrics of generated images, computed after training."""

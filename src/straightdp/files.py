@@ -1,0 +1,101 @@
+"""Writing that is never half done: temporary name, fsync, rename.
+
+Every artefact goes through one of these, so that a killed process or a full disk leaves
+either the old file or the new one. Checkpoints are read without executing code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class DamagedFile(ValueError):
+    """A file that exists but cannot be read as what it should be."""
+
+
+@contextmanager
+def replacing(path: str | Path, private: bool = False):
+    """Yield a temporary path beside `path`; on success it takes `path`'s place.
+
+    `private` leaves the file readable by its owner alone; otherwise the umask decides.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(descriptor)
+    try:
+        yield Path(name)
+        with open(name, "rb+") as handle:
+            os.fsync(handle.fileno())
+        if not private:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Strict JSON (no NaN), keys in the order given."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Parse a JSON file; :class:`DamagedFile` names the file if that fails."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DamagedFile(f"{path}: not valid JSON ({error})") from error
+
+
+def write_arrays(path: str | Path, **arrays: np.ndarray) -> None:
+    with replacing(path) as temporary, open(temporary, "wb") as handle:
+        np.savez_compressed(handle, **arrays)
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file, without pickles."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy each have their own
+        raise DamagedFile(f"{path}: not a readable array file ({error})") from error
+
+
+def save_tensors(path: str | Path, value: Any, private: bool = False) -> None:
+    """Tensors in nested dicts and lists, with plain numbers and strings."""
+    with replacing(path, private) as temporary:
+        torch.save(value, temporary)
+
+
+def load_tensors(path: str | Path) -> Any:
+    """Read what :func:`save_tensors` wrote, executing nothing that the file contains."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DamagedFile(f"{path}: not a readable checkpoint ({first})") from error

@@ -1,0 +1,1 @@
+"""The rectified flow: its path, its sampler and its analytic field."""

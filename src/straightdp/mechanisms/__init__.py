@@ -1,0 +1,1 @@
+"""What touches private data, and what it costs."""

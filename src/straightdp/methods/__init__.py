@@ -1,0 +1,1 @@
+"""The pipeline's methods, from public stage to samples."""

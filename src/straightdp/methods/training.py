@@ -1,0 +1,120 @@
+"""One training loop for every phase, resumable at any step.
+
+A phase's state is its networks, its optimiser and the number of steps done. It is written
+every few steps; a killed phase goes on from the newest readable checkpoint, and since all
+random numbers are functions of the step (:mod:`straightdp.rng`), it ends bit for bit as the
+undisturbed one (on a CPU, with the same number of threads and micro-batch size).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from straightdp.device import Compute
+from straightdp.files import DamagedFile, load_tensors, save_tensors
+from straightdp.methods.progress import Progress
+
+KEEP = 2  # the newest checkpoint and the one to fall back on
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one phase: `folder`/`phase`-`step`.pt."""
+
+    folder: Path
+    phase: str
+
+    def _files(self) -> list[tuple[int, Path]]:
+        found = []
+        for path in self.folder.glob(f"{self.phase}-*.pt"):
+            number = path.stem.removeprefix(f"{self.phase}-")
+            if number.isdigit():
+                found.append((int(number), path))
+        return sorted(found)
+
+    def save(self, step: int, state: dict[str, Any]) -> None:
+        save_tensors(self.folder / f"{self.phase}-{step:07d}.pt", {"step": step, **state}, True)
+        for _, path in self._files()[:-KEEP]:
+            path.unlink(missing_ok=True)
+
+    def newest(self, progress: Progress) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read; damaged ones are named and passed over."""
+        for step, path in reversed(self._files()):
+            try:
+                state = load_tensors(path)
+                if isinstance(state, dict) and state.get("step") == step:
+                    return state
+                progress.say(f"{path}: holds another step than its name says; passed over")
+            except DamagedFile as error:
+                progress.say(f"{error}; passed over")
+            path.unlink(missing_ok=True)
+        return None
+
+
+@dataclass
+class Phase:
+    """A phase under way: what it changes, and how one step changes it."""
+
+    name: str
+    steps: int
+    parts: dict[str, Any]  # networks and optimisers, by name; each has state_dict()
+    step: Callable[[int], str]  # runs step i (from 0) and returns a detail to show
+
+
+def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) -> None:
+    """Run a phase to its end, from its newest checkpoint on.
+
+    A checkpoint is written at every multiple of `compute.checkpoint_every` and at the end.
+    """
+    checkpoints = Checkpoints(folder, phase.name)
+    state = checkpoints.newest(progress)
+    done = 0
+    if state is not None:
+        done = state["step"]
+        if state["threads"] != compute.threads or state["micro_batch"] != compute.micro_batch:
+            progress.say(
+                f"resumed with {compute.threads} threads and micro-batches of "
+                f"{compute.micro_batch}, begun with {state['threads']} and "
+                f"{state['micro_batch']}: equal up to rounding only"
+            )
+        for name, part in phase.parts.items():
+            part.load_state_dict(state[name])
+        progress.say(f"{phase.name} resumes at step {done}/{phase.steps}")
+    while done < phase.steps:
+        end = min(phase.steps, (done // compute.checkpoint_every + 1) * compute.checkpoint_every)
+        for index in range(done, end):
+            detail = phase.step(index)
+            progress.step(phase.name, index + 1, phase.steps, detail)
+        done = end
+        states = {name: part.state_dict() for name, part in phase.parts.items()}
+        execution = {"threads": compute.threads, "micro_batch": compute.micro_batch}
+        checkpoints.save(done, states | execution)
+
+
+def optimiser(model: torch.nn.Module, learning_rate: float, weight_decay: float = 0.0):
+    """AdamW (plain Adam where there is no decay)."""
+    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
+
+
+def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> float:
+    """The learning rate's factor: cosine up over the first `warm` part, then cosine down."""
+    position = (step + 1) / steps
+    if position < warm:
+        return floor + (1 - floor) * (1 - math.cos(math.pi * position / warm)) / 2
+    return (1 + math.cos(math.pi * (position - warm) / (1 - warm))) / 2
+
+
+def warm_up(step: int, warmup: int) -> float:
+    """Linear warm-up to 1 over the first `warmup` steps."""
+    return min(1.0, (step + 1) / warmup) if warmup else 1.0
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate

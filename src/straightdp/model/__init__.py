@@ -1,0 +1,1 @@
+"""The dual-stream transformer, its caption encoder and the latent autoencoder."""

@@ -1,0 +1,153 @@
+"""The resolved configuration of a unit, typed: what a run reads, and nothing else.
+
+A cell's folder keeps it as config.json; running that file again is the same run. Parsing
+refuses unknown and missing keys by name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from straightdp.config import (
+    Autoencoder,
+    Caption,
+    ConfigError,
+    Constraints,
+    Count,
+    Distillation,
+    Fraction,
+    Horizon,
+    LatentSpace,
+    PixelSpace,
+    Positive,
+    Privacy,
+    Sampling,
+    Section,
+    faults,
+)
+
+Seed = Annotated[int, Field(ge=0)]
+
+
+class PublicData(Section):
+    source: str
+    count: Count | None = None  # drawn sets only
+
+
+class AutoencoderConfig(Section):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PublicData
+    seed: Seed
+    size: Count
+    autoencoder: Autoencoder
+
+
+class BackboneConfig(Constraints):
+    width: Count
+    depth: Count
+    heads: Count
+
+
+class PretrainingConfig(Section):
+    steps: Count
+    batch: Count
+    learning_rate: Positive
+    schedule: Literal["constant", "one_cycle"]
+    ema: Fraction
+    p_uncond: Fraction
+
+
+class MomentsConfig(Section):
+    rank: Count
+    floor: Positive
+    clip_quantile: Positive
+    horizon: Horizon
+
+
+class GradientsConfig(Section):
+    multiplicity: Count
+    p_uncond: Fraction
+    buckets: Count
+
+
+class PublicConfig(Section):
+    """One public stage: (public set, space, backbone, seed) and its calibrations."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PublicData
+    seed: Seed
+    space: Annotated[PixelSpace | LatentSpace, Field(discriminator="kind")]
+    backbone: BackboneConfig
+    caption: Caption
+    pretraining: PretrainingConfig
+    moments: MomentsConfig
+    gradients: GradientsConfig
+    autoencoder: AutoencoderConfig | None = None
+
+
+class PrivateData(Section):
+    private: str
+    records: Count  # N, declared
+
+
+class PrivacyConfig(Privacy):
+    epsilon: Annotated[float, Field(gt=0)]
+
+
+class MethodConfig(Section):
+    port: Literal["none", "sample", "guide", "distill"]
+    plan: Literal["none", "uniform", "tha"]
+    backbone: Literal["standard", "low_b0"]
+
+
+class Stage1Config(Section):
+    distillation: Distillation | None = None
+    guidance_start: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class Stage2Config(Section):
+    steps: Count
+    sampling_rate: Annotated[float, Field(gt=0, le=1)]
+    learning_rate: Positive
+    warmup: Annotated[int, Field(ge=0)]
+    ema: Fraction
+    clip_reference: Positive
+    shapes: tuple[float, ...] = (0.0,)  # THA's family; the uniform plan alone otherwise
+
+
+class Shares(Section):
+    release: Positive
+    gradients: Positive
+
+    @property
+    def release_share(self) -> float:
+        """Stage 1's part of epsilon after renormalisation (0.235 for 0.2 and 0.65)."""
+        return self.release / (self.release + self.gradients)
+
+
+class CellConfig(Section):
+    """One cell: a method at a budget and a seed."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PrivateData
+    privacy: PrivacyConfig
+    seed: Seed
+    method: MethodConfig
+    public: PublicConfig
+    sampling: Sampling
+    stage1: Stage1Config | None = None
+    stage2: Stage2Config | None = None
+    shares: Shares | None = None
+
+
+def parse(model: type[Section], values: Any, origin: str | Path) -> Any:
+    """Check a resolved configuration; :class:`ConfigError` names the file and the key."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{origin}: expected a resolved configuration (a JSON object)")
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{origin}: {line}" for line in faults(error))) from error

@@ -1,0 +1,1 @@
+"""The grid: which cells each table needs."""
