@@ -1,0 +1,109 @@
+"""The command line: `straightdp VERB`. Torch is imported only by the verbs that compute."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+EPILOG = """\
+the usual way through:
+  snakemake --profile profiles/local table1       run every missing cell, then the table
+  straightdp status                               what is done, failed, missing or stale
+  straightdp rerun --failed                       run the failed cells again, from where they were
+  straightdp replay CELL                          recompute a cell's epsilon from its transcript
+
+A CELL is an id that `straightdp status` lists (any part that names just one will do).
+A PRESET is a name in config/ or the path of a YAML file.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="straightdp",
+        description="Differentially private rectified-flow transformers: the experiment grid.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        return verbs.add_parser(name, help=text, description=text)
+
+    def preset(to: argparse.ArgumentParser) -> None:
+        to.add_argument("--preset", default="demo", help="name in config/ or a YAML file (demo)")
+
+    fetch = verb("fetch", "Download a data set; nothing else downloads.")
+    fetch.add_argument("name", help="mnist, fashion_mnist or kmnist")
+    fetch.add_argument("--root", type=Path, help="folder (default: $STRAIGHTDP_DATA, else data/)")
+
+    cell = verb("cell", "Run one cell, by id or from a resolved configuration file.")
+    cell.add_argument("id", nargs="?", help="the cell's id")
+    cell.add_argument("--config", type=Path, help="a config.json as every cell's folder has one")
+    preset(cell)
+
+    prepare = verb("prepare", "Run one unit that cells share: images, autoencoder, public stage.")
+    prepare.add_argument("id", help="the unit's id, as Snakemake prints it")
+    preset(prepare)
+
+    evaluate = verb("evaluate", "Compute the metrics of one finished cell's samples.")
+    evaluate.add_argument("id", help="the cell's id")
+    preset(evaluate)
+
+    report = verb("report", "Write a table from its evaluated cells and print it.")
+    report.add_argument("study", help="table1")
+    report.add_argument(
+        "--partial",
+        action="store_true",
+        help="write TABLE.partial.* from the cells that are there, holes shown as holes",
+    )
+    preset(report)
+
+    replay = verb("replay", "Recompute epsilon from a cell's transcript alone.")
+    replay.add_argument("cell", help="the cell's id, its folder, or a transcript.jsonl")
+    preset(replay)
+
+    status = verb("status", "Show a grid of method by budget by seed, and why cells failed.")
+    status.add_argument("study", nargs="?", default="table1", help="table1")
+    status.add_argument("--ids", action="store_true", help="list every cell's id and state")
+    preset(status)
+
+    rerun = verb("rerun", "Run cells again through Snakemake; prints the command it runs.")
+    rerun.add_argument("cells", nargs="*", metavar="CELL", help="cells to run from their start")
+    rerun.add_argument("--failed", action="store_true", help="every failed or interrupted cell")
+    rerun.add_argument("--profile", default="profiles/local", help="Snakemake profile")
+    rerun.add_argument("--dry-run", action="store_true", help="print the command only")
+    preset(rerun)
+    return parser
+
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from straightdp.cli import verbs
+
+    return getattr(verbs, arguments.verb)(arguments)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; a refusal is one line on standard error and exit code 1 or 2."""
+    arguments = _parser().parse_args(argv)
+    from straightdp.cli.units import Busy
+    from straightdp.config import ConfigError
+
+    try:
+        return _run(arguments)
+    except (ConfigError, Busy) as error:
+        print(f"straightdp {arguments.verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"straightdp {arguments.verb}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        if os.environ.get("STRAIGHTDP_TRACEBACK"):
+            raise
+        text = str(error) or "no message"
+        print(f"straightdp {arguments.verb}: {type(error).__name__}: {text}", file=sys.stderr)
+        return 1

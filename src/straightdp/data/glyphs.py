@@ -1,0 +1,116 @@
+"""Stroke-like public images that need no network: letters drawn from matplotlib's fonts.
+
+Ten Georgian and Armenian letters that resemble no digit, in random DejaVu faces, sizes and
+stroke widths, rotated, sheared, scaled and deformed elastically (Simard et al. 2003), then
+averaged down to 28 x 28 and centred by mass, as MNIST is. They stand in for KMNIST where
+that cannot be had. Each image is a function of (seed, split, index) alone: a larger set
+begins with the smaller one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from scipy import ndimage
+
+from straightdp.data.sources import ImageSet, Split
+from straightdp.rng import Role, Streams
+
+LETTERS = "\u10d3\u10d7\u10db\u10dd\u10e0\u10e3\u10e5\u10ee\u0583\u0571"
+FACES = (
+    "DejaVuSans.ttf",
+    "DejaVuSans-Bold.ttf",
+    "DejaVuSerif.ttf",
+    "DejaVuSerif-Bold.ttf",
+    "DejaVuSansMono.ttf",
+)
+CANVAS, IMAGE = 56, 28  # drawn at twice the final size
+SIZES = (36, 47)  # font size in canvas pixels
+STROKES = 3  # extra stroke widths 0, 1, 2
+ROTATION, SHEAR, SCALE = 0.15, 0.2, (0.8, 1.1)  # radians; fraction; factors
+ELASTIC_SIGMA, ELASTIC_AMPLITUDE = 4.5, 26.0  # canvas pixels
+
+
+@cache
+def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return ImageFont.truetype(str(folder / face), size)
+
+
+@cache
+def _covers(face: str, letter: str) -> bool:
+    """Whether a face has a glyph of its own for a letter."""
+    from matplotlib.ft2font import FT2Font
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return ord(letter) in FT2Font(str(folder / face)).get_charmap()
+
+
+@cache
+def _stroke(face: str, size: int, letter: str, width: int) -> np.ndarray:
+    """One letter drawn in the middle of the canvas, float32 in [0, 1]."""
+    image = Image.new("L", (CANVAS, CANVAS))
+    draw = ImageDraw.Draw(image)
+    draw.text(
+        (CANVAS / 2, CANVAS / 2),
+        letter,
+        fill=255,
+        font=_font(face, size),
+        anchor="mm",
+        stroke_width=width,
+    )
+    return np.asarray(image, np.float32) / 255
+
+
+def _image(generator: np.random.Generator, letter: str) -> np.ndarray:
+    """(28, 28) uint8: one random drawing of a letter."""
+    faces = [face for face in FACES if _covers(face, letter)]
+    face = faces[generator.integers(len(faces))]
+    drawn = _stroke(face, int(generator.integers(*SIZES)), letter, int(generator.integers(STROKES)))
+    angle, shear = generator.normal(0, ROTATION), generator.normal(0, SHEAR)
+    scale = generator.uniform(*SCALE, size=2)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    matrix = turn @ np.array([[1, shear], [0, 1]]) @ np.diag(1 / scale)
+    noise = generator.standard_normal((2, CANVAS // 2, CANVAS // 2))
+    # The field is smooth, so it is drawn at half the canvas's resolution.
+    field = ndimage.gaussian_filter(noise, (0, ELASTIC_SIGMA / 2, ELASTIC_SIGMA / 2))
+    field = np.repeat(np.repeat(field, 2, axis=1), 2, axis=2) * (ELASTIC_AMPLITUDE / 2)
+    middle = (CANVAS - 1) / 2
+    grid = np.indices((CANVAS, CANVAS)).reshape(2, -1) - middle
+    places = (matrix @ grid).reshape(2, CANVAS, CANVAS) + middle + field
+    bent = ndimage.map_coordinates(drawn, places, order=1)
+    small = bent.reshape(IMAGE, 2, IMAGE, 2).mean((1, 3))
+    mass = small.sum()
+    if mass > 0:
+        centre = np.array(ndimage.center_of_mass(small))
+        shift = np.rint((IMAGE - 1) / 2 - centre).astype(int)
+        small = _moved(small, shift)
+    peak = small.max()
+    return np.rint(small * (255 / peak if peak > 0 else 0)).astype(np.uint8)
+
+
+def _moved(image: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """The image moved by whole pixels, with background coming in."""
+    moved = np.zeros_like(image)
+    (dy, dx), (h, w) = shift, image.shape
+    moved[max(dy, 0) : h + min(dy, 0), max(dx, 0) : w + min(dx, 0)] = image[
+        max(-dy, 0) : h - max(dy, 0), max(-dx, 0) : w - max(dx, 0)
+    ]
+    return moved
+
+
+def draw(size: int, seed: int = 0, split: Split = "train") -> ImageSet:
+    """Draw `size` letters; image i shows letter i mod 10, which is its label."""
+    if size < 1:
+        raise ValueError(f"glyphs: size must be at least 1, not {size}")
+    streams = Streams.from_seed("glyphs", split, seed)
+    images = np.empty((size, IMAGE, IMAGE), np.uint8)
+    labels = np.arange(size) % len(LETTERS)
+    for index in range(size):
+        generator = streams.generator(Role.DRAW, index)
+        images[index] = _image(generator, LETTERS[labels[index]])
+    return ImageSet("glyphs", images, labels.astype(np.int64))

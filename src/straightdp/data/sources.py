@@ -1,0 +1,133 @@
+"""Image sets by name. Nothing here downloads: `straightdp fetch NAME` is what does.
+
+`mnist`, `fashion_mnist` and `kmnist` are read from a folder in torchvision's layout
+(`MNIST/raw/train-images-idx3-ubyte`, gzipped or not), named by STRAIGHTDP_DATA and else
+`data/`. `embedded` comes with the package; `glyphs` are drawn.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+Split = Literal["train", "test"]
+ROOT_VARIABLE = "STRAIGHTDP_DATA"
+
+
+class DataError(ValueError):
+    """A data set that is missing or damaged; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    name: str
+    images: np.ndarray  # (N, 28, 28) uint8
+    labels: np.ndarray  # (N,) int64
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a source before it is read."""
+
+    name: str
+    benchmark: bool  # published images: a published noise seed harms nobody
+    train_size: int | None  # None: any size
+    test_size: int | None
+    license: str
+    origin: str
+    folder: str | None = None  # below the data folder; None: needs no folder
+
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            "mnist", True, 60_000, 10_000, "CC BY-SA 3.0", "LeCun, Cortes and Burges", "MNIST"
+        ),
+        Source("fashion_mnist", True, 60_000, 10_000, "MIT", "Zalando SE", "FashionMNIST"),
+        Source(
+            "kmnist", True, 60_000, 10_000, "CC BY-SA 4.0",
+            "CODH, from the Kuzushiji data set by NIJL and others", "KMNIST",
+        ),
+        Source(
+            "embedded", True, 20_000, 4_000, "CC BY-SA 3.0",
+            "a subset of MNIST that comes with the package",
+        ),
+        Source("glyphs", True, None, None, "drawn here", "the DejaVu fonts that matplotlib ships"),
+    )
+}
+PREFIX = {"train": "train", "test": "t10k"}
+
+
+def data_root(root: Path | None = None) -> Path:
+    """The data folder: the argument, else $STRAIGHTDP_DATA, else `data`."""
+    return Path(root or os.environ.get(ROOT_VARIABLE) or "data")
+
+
+def load(
+    name: str,
+    split: Split,
+    *,
+    root: Path | None = None,
+    size: int | None = None,
+    seed: int = 0,
+) -> ImageSet:
+    """Read (or draw) a source. `size` and `seed` are for `glyphs` alone.
+
+    Raises :class:`DataError`, one line, if the source is unknown, missing or damaged.
+    """
+    if name not in SOURCES:
+        raise DataError(f"{name}: no such data set; known: {', '.join(SOURCES)}")
+    if split not in PREFIX:
+        raise DataError(f"{split}: no such split; use train or test")
+    if name == "glyphs":
+        from straightdp.data.glyphs import draw
+
+        if size is None:
+            raise DataError("glyphs: say how many to draw (size)")
+        return draw(size, seed, split)
+    if name == "embedded":
+        from straightdp.data.embedded import read_embedded
+
+        return read_embedded(split)
+    folder = data_root(root) / SOURCES[name].folder / "raw"
+    images = _read(name, folder, f"{PREFIX[split]}-images-idx3-ubyte", 3)
+    labels = _read(name, folder, f"{PREFIX[split]}-labels-idx1-ubyte", 1)
+    if images.shape[1:] != (28, 28) or len(images) != len(labels) or labels.max(initial=0) > 9:
+        raise DataError(
+            f"{name}: {folder} holds {images.shape} images and {labels.shape} labels, not "
+            f"28 x 28 images with a label 0 to 9 each; fetch it again: straightdp fetch {name}"
+        )
+    return ImageSet(name, images, labels.astype(np.int64))
+
+
+def _read(name: str, folder: Path, file: str, dimensions: int) -> np.ndarray:
+    """One IDX file, plain or gzipped."""
+    advice = f"run `straightdp fetch {name}`, or name its folder in {ROOT_VARIABLE}"
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.exists():
+            break
+    else:
+        raise DataError(f"{name}: {folder / file}[.gz] is not there; {advice}")
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return parse_idx(raw, dimensions)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(f"{name}: {path} is damaged ({error}); {advice}") from error
+
+
+def parse_idx(raw: bytes, dimensions: int) -> np.ndarray:
+    """An IDX array of unsigned bytes with the given number of dimensions (LeCun's format)."""
+    header = 4 + 4 * dimensions
+    if len(raw) < header or raw[:4] != bytes([0, 0, 8, dimensions]):
+        raise ValueError(f"not an IDX file of {dimensions}-dimensional unsigned bytes")
+    shape = tuple(np.frombuffer(raw[4:header], ">u4").astype(int))
+    if len(raw) - header != int(np.prod(shape)):
+        raise ValueError(f"{len(raw) - header} bytes of data where {int(np.prod(shape))} are due")
+    return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)

@@ -1,0 +1,46 @@
+# One job trains and samples a cell; another evaluates its samples, so that a changed
+# evaluation setting (another metrics file name) never trains again. Checkpoints are no
+# declared outputs: Snakemake must not delete them when a killed cell runs again.
+
+
+def cell_inputs(wildcards):
+    configuration = CELLS[wildcards.id].config
+    unit = public_unit(configuration["public"], configuration["method"]["backbone"])
+    return str(workspace.output(unit))
+
+
+rule cell:
+    input:
+        cell_inputs,
+    output:
+        f"{RESULTS}/cells/{{id}}/run.json",
+        f"{RESULTS}/cells/{{id}}/samples.npz",
+        f"{RESULTS}/cells/{{id}}/transcript.jsonl",
+    threads: preset.execution.threads
+    resources:
+        mem_mb=preset.execution.memory_gb * 1000,
+        runtime=480,
+        gpu=1,
+    message:
+        "cell {wildcards.id}"
+    shell:
+        RUN + " cell {wildcards.id} " + ON
+
+
+rule evaluate:
+    input:
+        f"{RESULTS}/cells/{{id}}/run.json",
+        f"{RESULTS}/cells/{{id}}/samples.npz",
+        f"{RESULTS}/cells/{{id}}/transcript.jsonl",
+        str(workspace.output(EXTRACTOR)),
+    output:
+        f"{RESULTS}/cells/{{id}}/{METRICS}",
+    threads: preset.execution.threads
+    resources:
+        mem_mb=preset.execution.memory_gb * 1000,
+        runtime=60,
+        gpu=1,
+    message:
+        "evaluate {wildcards.id}"
+    shell:
+        RUN + " evaluate {wildcards.id} " + ON

@@ -1,0 +1,60 @@
+# The preset, the cells of every study, and the paths they live at.
+
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from straightdp.cli.units import Workspace, autoencoder_unit, data_unit, public_unit
+from straightdp.config import ConfigError, load_preset
+from straightdp.studies.cells import extractor, metrics_name
+from straightdp.studies.grid import STUDIES, all_cells, study_cells
+
+PRESET = str(config.get("preset", "demo"))
+try:
+    preset = load_preset(PRESET)
+except ConfigError as error:
+    raise WorkflowError(str(error))
+
+workspace = Workspace.of(preset)
+RESULTS, TABLES = str(workspace.root), f"tables/{preset.name}"
+METRICS = metrics_name(preset)
+EXTRACTOR = extractor(preset)
+CELLS = all_cells(preset)
+PUBLIC = {
+    unit.id: unit
+    for cell in CELLS.values()
+    for unit in [public_unit(cell.config["public"], cell.config["method"]["backbone"])]
+}
+AUTOENCODERS = {
+    unit.id: unit
+    for public in PUBLIC.values()
+    if "autoencoder" in public.config
+    for unit in [autoencoder_unit(public.config["autoencoder"])]
+}
+DATA = {
+    unit.id: unit
+    for public in PUBLIC.values()
+    for unit in [data_unit(public.config["data"])]
+    if unit is not None
+}
+UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
+
+# The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
+RUN = f"OMP_NUM_THREADS={{threads}} {sys.executable} -m straightdp"
+ON = f"--preset {PRESET}"
+
+
+def drawn_images(public_data):
+    """The drawn public images that a configuration reads, if they are drawn."""
+    unit = data_unit(public_data)
+    return [] if unit is None else [str(workspace.output(unit))]
+
+
+def metrics(cells):
+    """The metrics files of cells."""
+    return [f"{RESULTS}/cells/{cell.id}/{METRICS}" for cell in cells]
+
+
+wildcard_constraints:
+    id="[^/]+",

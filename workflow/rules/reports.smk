@@ -1,0 +1,23 @@
+# The user's verbs: one target a table.
+
+
+rule write_table:
+    input:
+        lambda wildcards: metrics(study_cells(preset, STUDIES[wildcards.study])),
+    output:
+        f"{TABLES}/{{study,table[0-9]+}}.md",
+        f"{TABLES}/{{study}}.csv",
+        f"{TABLES}/{{study}}.tex",
+    localrule: True
+    message:
+        "write {wildcards.study}"
+    shell:
+        RUN + " report {wildcards.study} " + ON
+
+
+# The cells are inputs here too, so that a metrics file that was removed is made again
+# although its table still stands.
+rule table1:
+    input:
+        f"{TABLES}/table1.md",
+        metrics(study_cells(preset, STUDIES["table1"])),
