@@ -323,7 +323,7 @@ def load_preset(preset: str | Path) -> Preset:
             f"{path}: no such preset ({os.strerror(error.errno or 2)}); known: {known}"
         ) from error
     try:
-        values = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        values = yaml.load(text, Loader=_StrictLoader)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except yaml.YAMLError as error:

@@ -12,7 +12,14 @@ from pathlib import Path
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
 from straightdp.resolved import AutoencoderConfig, CellConfig, PublicConfig, parse
-from straightdp.studies.cells import Unit, digest
+from straightdp.studies.cells import (
+    Cell,
+    Unit,
+    digest,
+    evaluation_config,
+    extractor,
+    metrics_name,
+)
 
 RESULTS = Path("results")
 OUTPUTS = {  # the file whose presence says that a unit is done
@@ -187,7 +194,8 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         from straightdp.evaluation.evaluate import prepare_reference
 
         train, test = load(config["private"], "train"), load(config["private"], "test")
-        prepare_reference(config, train, test, folder, progress)
+        progress.say("training the extractor")
+        prepare_reference(config, train, test, folder)
     elif unit.kind == "cells":
         from straightdp.methods.pipeline import Inputs, run_cell
         from straightdp.methods.public_stage import load_public
@@ -211,3 +219,29 @@ def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):
     if "autoencoder" in config:
         folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
     return load_codec(resolved.space, folder, machine)
+
+
+def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: int | None) -> None:
+    """Evaluate a finished cell's samples into its metrics file."""
+    import torch
+
+    from straightdp.data.sources import load
+    from straightdp.evaluation.evaluate import evaluate_cell
+
+    torch.set_num_threads(threads or preset.execution.threads)
+    identity = {
+        "id": cell.id,
+        "method": cell.method,
+        "space": cell.space,
+        "epsilon": cell.epsilon,
+        "seed": cell.seed,
+    }
+    folder = workspace.folder(cell)
+    evaluate_cell(
+        folder,
+        workspace.folder(extractor(preset)),
+        identity,
+        evaluation_config(preset),
+        load(preset.data.private, "test"),
+        folder / metrics_name(preset),
+    )

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from straightdp.cli.status import CellState, cell_state, render_grid, render_list
-from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_unit
+from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_evaluation, run_unit
 from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, Study, all_cells, study_cells
@@ -81,20 +81,12 @@ def prepare(arguments) -> int:
 
 
 def evaluate(arguments) -> int:
-    from straightdp.evaluation.evaluate import evaluate_cell
-
     preset = load_preset(arguments.preset)
     found, workspace = find_cell(preset, arguments.id), Workspace.of(preset)
     reference = extractor(preset)
     if not workspace.output(reference).exists():
         run_unit(reference, workspace, preset.execution, _threads())
-    evaluate_cell(
-        workspace.folder(found),
-        workspace.folder(reference),
-        found,
-        preset,
-        _threads() or preset.execution.threads,
-    )
+    run_evaluation(found, workspace, preset, _threads())
     return 0
 
 

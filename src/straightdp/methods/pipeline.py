@@ -12,6 +12,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from straightdp.data.pixels import project_to_ball
 from straightdp.data.sources import SOURCES, ImageSet
 from straightdp.device import Compute
@@ -34,8 +36,7 @@ from straightdp.methods.spaces import Codec
 from straightdp.methods.training import run_phase
 from straightdp.resolved import CellConfig
 from straightdp.rng import Streams
-
-import torch  # isort: skip
+from straightdp.version import code_version
 
 SCHEMA = 1
 TRANSCRIPT, SAMPLES, RESULT = "transcript.jsonl", "samples.npz", "run.json"
@@ -173,5 +174,17 @@ def run_cell(
     )
     write_text(folder / TRANSCRIPT, (state / TRANSCRIPT).read_text())
     epsilon = check.epsilon if check.epsilon != float("inf") else "inf"
-    write_json(folder / RESULT, {"schema": SCHEMA, "status": "ok", "epsilon": epsilon})
+    write_json(
+        folder / RESULT,
+        {
+            "schema": SCHEMA,
+            "status": "ok",
+            "epsilon": epsilon,
+            "noise_seed": privacy.noise_seed,
+            "device": str(compute.device),
+            "threads": compute.threads,
+            "bf16": compute.bf16,
+            "code": code_version(),
+        },
+    )
     shutil.rmtree(state)
