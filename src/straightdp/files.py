@@ -1,7 +1,8 @@
 """Writing that is never half done: temporary name, fsync, rename.
 
 Every artefact goes through one of these, so that a killed process or a full disk leaves
-either the old file or the new one. Checkpoints are read without executing code.
+either the old file or the new one. Checkpoints are read without executing code. Torch is imported by the two functions that
+need it, so that planning a grid stays quick.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 
 class DamagedFile(ValueError):
@@ -86,12 +86,16 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 def save_tensors(path: str | Path, value: Any, private: bool = False) -> None:
     """Tensors in nested dicts and lists, with plain numbers and strings."""
+    import torch
+
     with replacing(path, private) as temporary:
         torch.save(value, temporary)
 
 
 def load_tensors(path: str | Path) -> Any:
     """Read what :func:`save_tensors` wrote, executing nothing that the file contains."""
+    import torch
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

@@ -60,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     preset(report)
 
+    show = verb("show", "Print a table that is written, and where it lies.")
+    show.add_argument("study", help="table1")
+    preset(show)
+
     replay = verb("replay", "Recompute epsilon from a cell's transcript alone.")
     replay.add_argument("cell", help="the cell's id, its folder, or a transcript.jsonl")
     preset(replay)

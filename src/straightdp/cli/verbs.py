@@ -15,6 +15,9 @@ from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, Study, all_cells, study_cells
 
 
+TABLES = Path("tables")
+
+
 def _threads() -> int | None:
     value = os.environ.get("OMP_NUM_THREADS", "")
     return int(value) if value.isdigit() and int(value) > 0 else None
@@ -96,8 +99,17 @@ def report(arguments) -> int:
     preset = load_preset(arguments.preset)
     study = find_study(arguments.study)
     paths, text = write_study(preset, study, Workspace.of(preset).root, arguments.partial)
-    print(text)
-    print("\n".join(str(path) for path in paths))
+    print(text if arguments.partial else "\n".join(str(path) for path in paths))
+    return 0
+
+
+def show(arguments) -> int:
+    preset, study = load_preset(arguments.preset), find_study(arguments.study)
+    path = TABLES / preset.name / f"{study.name}.md"
+    if not path.exists():
+        raise ConfigError(f"{path}: not written yet; snakemake --profile profiles/local {study.name}")
+    print(path.read_text(encoding="utf-8"))
+    print(f"{path.with_suffix('')}.{{md,csv,tex}}")
     return 0
 
 
@@ -149,7 +161,7 @@ def rerun(arguments) -> int:
         return 0
     command = rerun_command(arguments, preset, workspace, states, sorted(chosen))
     print(shlex.join(command), flush=True)
-    return 0 if arguments.dry_run else subprocess.run(command).returncode
+    return 0 if arguments.dry_run else subprocess.run(command, check=False).returncode
 
 
 def rerun_command(

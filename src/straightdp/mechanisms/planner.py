@@ -21,6 +21,7 @@ Where the paper is silent:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -102,7 +103,7 @@ class PlanChoice:
 
 def shape(moments: MomentModel, edges: Sequence[float], beta: float) -> np.ndarray:
     """(K,) the clip profile at bucket midpoints, of geometric mean 1; beta = 0 is uniform."""
-    middles = [(low + high) / 2 for low, high in zip(edges, edges[1:], strict=False)]
+    middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
     logs = beta * np.log([noise_end_slope(moments, t) for t in middles])
     return np.exp(logs - logs.mean())
 
