@@ -1,8 +1,8 @@
 """Writing that is never half done: temporary name, fsync, rename.
 
 Every artefact goes through one of these, so that a killed process or a full disk leaves
-either the old file or the new one. Checkpoints are read without executing code. Torch is imported by the two functions that
-need it, so that planning a grid stays quick.
+either the old file or the new one. Checkpoints are read without executing code. Torch is
+imported by the two functions that need it, so that planning a grid stays quick.
 """
 
 from __future__ import annotations

@@ -82,7 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-
 def _run(arguments: argparse.Namespace) -> int:
     from straightdp.cli import verbs
 

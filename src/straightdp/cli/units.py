@@ -67,7 +67,10 @@ def data_unit(public_data: dict) -> Unit | None:
     if "count" not in public_data:
         return None
     config = {
-        "schema": 1, "source": public_data["source"], "count": public_data["count"], "seed": 0
+        "schema": 1,
+        "source": public_data["source"],
+        "count": public_data["count"],
+        "seed": 0,
     }
     return Unit("data", public_data["source"], config)
 

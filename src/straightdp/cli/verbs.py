@@ -14,7 +14,6 @@ from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, Study, all_cells, study_cells
 
-
 TABLES = Path("tables")
 
 
@@ -107,7 +106,9 @@ def show(arguments) -> int:
     preset, study = load_preset(arguments.preset), find_study(arguments.study)
     path = TABLES / preset.name / f"{study.name}.md"
     if not path.exists():
-        raise ConfigError(f"{path}: not written yet; snakemake --profile profiles/local {study.name}")
+        raise ConfigError(
+            f"{path}: not written yet; snakemake --profile profiles/local {study.name}"
+        )
     print(path.read_text(encoding="utf-8"))
     print(f"{path.with_suffix('')}.{{md,csv,tex}}")
     return 0
@@ -170,7 +171,9 @@ def rerun_command(
     """The Snakemake call that runs just the chosen cells, and the tables they complete."""
     folder = workspace.root / "cells"
     targets = [str(folder / key / metrics_name(preset)) for key in chosen]
-    forced = [str(folder / key / "run.json") for key in chosen if (folder / key / "run.json").exists()]
+    forced = [
+        str(folder / key / "run.json") for key in chosen if (folder / key / "run.json").exists()
+    ]
     for study in STUDIES.values():
         needed = {one.id for one in study_cells(preset, study)}
         others = needed - set(chosen)

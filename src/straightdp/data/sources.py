@@ -47,16 +47,23 @@ class Source:
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        Source(
-            "mnist", True, 60_000, 10_000, "CC BY-SA 3.0", "LeCun, Cortes and Burges", "MNIST"
-        ),
+        Source("mnist", True, 60_000, 10_000, "CC BY-SA 3.0", "LeCun, Cortes and Burges", "MNIST"),
         Source("fashion_mnist", True, 60_000, 10_000, "MIT", "Zalando SE", "FashionMNIST"),
         Source(
-            "kmnist", True, 60_000, 10_000, "CC BY-SA 4.0",
-            "CODH, from the Kuzushiji data set by NIJL and others", "KMNIST",
+            "kmnist",
+            True,
+            60_000,
+            10_000,
+            "CC BY-SA 4.0",
+            "CODH, from the Kuzushiji data set by NIJL and others",
+            "KMNIST",
         ),
         Source(
-            "embedded", True, 20_000, 4_000, "CC BY-SA 3.0",
+            "embedded",
+            True,
+            20_000,
+            4_000,
+            "CC BY-SA 3.0",
             "a subset of MNIST that comes with the package",
         ),
         Source("glyphs", True, None, None, "drawn here", "the DejaVu fonts that matplotlib ships"),

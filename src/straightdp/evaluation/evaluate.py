@@ -148,4 +148,3 @@ def evaluate_cell(
 
 def _json_epsilon(value: float) -> float | str:
     return "inf" if value == float("inf") else value
-

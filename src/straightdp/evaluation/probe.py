@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from straightdp.model.adam import AdamW
 from straightdp.rng import Role, Streams
 
 CLASSES, FEATURES = 10, 84
@@ -60,15 +61,14 @@ def train_lenet(
     streams = Streams.from_seed("lenet", seed)
     torch.manual_seed(streams.torch_seed(Role.INIT))
     network = LeNet()
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    optimizer = AdamW(network.parameters(), learning_rate)
     x, y = scaled(images), torch.from_numpy(np.asarray(labels, np.int64))
     for step in range(steps):
         draw = streams.generator(Role.EVALUATE, step).integers(len(x), size=batch)
         rows = torch.from_numpy(draw)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * (1 - step / steps)
+        optimizer.lr = learning_rate * (1 - step / steps)
         loss = F.cross_entropy(network(x[rows]), y[rows])
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return network.eval()

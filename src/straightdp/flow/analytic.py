@@ -35,8 +35,7 @@ class MomentModel:
 
     def to_tensors(self) -> dict[str, torch.Tensor | float]:
         return {
-            name: getattr(self, name)
-            for name in ("priors", "means", "basis", "variances", "floor")
+            name: getattr(self, name) for name in ("priors", "means", "basis", "variances", "floor")
         }
 
     @classmethod

@@ -216,7 +216,11 @@ def _workload(scale, relative, sampling_rate) -> list[SubsampledSteps]:
 
 
 def _central_limit_scale(
-    target: float, delta: float, releases: Sequence[GaussianRelease], relative, rate: float,
+    target: float,
+    delta: float,
+    releases: Sequence[GaussianRelease],
+    relative,
+    rate: float,
     adjacency: Adjacency,
 ) -> float:
     """First guess: mu^2 = sum T q^2 (exp(c/s^2) - 1) + sum 1/s_g^2 (Dong et al. 2022)."""

@@ -98,9 +98,11 @@ def _squared_norms(layer: nn.Linear, a: torch.Tensor, g: torch.Tensor) -> torch.
         bias = 1.0 if layer.bias is not None else 0.0
         return (a.square().sum((1, 2)) + bias) * g.square().sum((1, 2))
     if rows * (i + o) <= i * o:
-        gram_a = torch.baddbmm(
-            torch.ones((), device=a.device), a, a.transpose(1, 2)
-        ) if layer.bias is not None else a @ a.transpose(1, 2)
+        gram_a = (
+            torch.baddbmm(torch.ones((), device=a.device), a, a.transpose(1, 2))
+            if layer.bias is not None
+            else a @ a.transpose(1, 2)
+        )
         return (gram_a * (g @ g.transpose(1, 2))).sum((1, 2))
     total = (g.transpose(1, 2) @ a).square().sum((1, 2))
     return total + g.sum(1).square().sum(1) if layer.bias is not None else total

@@ -153,7 +153,10 @@ def choose_plan(
     if len(profiles) > 1:
         for beta in profiles:
             scale = rdp_scale(
-                workload.epsilon, workload.delta, workload.releases, relative(beta),
+                workload.epsilon,
+                workload.delta,
+                workload.releases,
+                relative(beta),
                 workload.sampling_rate,
             )
             scores[beta] = score(beta, scale)
@@ -161,8 +164,12 @@ def choose_plan(
     certified: dict[float, tuple[float, float]] = {}
     for beta in sorted({0.0, float(best)}):
         scale = calibrate_steps(
-            workload.epsilon, workload.delta, workload.releases, relative(beta),
-            workload.sampling_rate, workload.adjacency,
+            workload.epsilon,
+            workload.delta,
+            workload.releases,
+            relative(beta),
+            workload.sampling_rate,
+            workload.adjacency,
         )
         certified[beta] = (score(beta, scale), scale)
     chosen = max(certified, key=lambda beta: (certified[beta][0], -beta))

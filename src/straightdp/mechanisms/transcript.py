@@ -32,8 +32,15 @@ FIELDS = {
     "declaration": {"schema", "epsilon", "delta", "adjacency", "records", "noise_seed"},
     "gaussian": {"name", "sensitivity", "noise_std", "noise_multiplier", "normalised_by"},
     "subsampled_gaussian": {
-        "name", "bucket", "clip", "noise_std", "noise_multiplier", "sampling_rate",
-        "first_step", "steps", "normalised_by",
+        "name",
+        "bucket",
+        "clip",
+        "noise_std",
+        "noise_multiplier",
+        "sampling_rate",
+        "first_step",
+        "steps",
+        "normalised_by",
     },
 }
 

@@ -14,7 +14,8 @@ import torch
 from straightdp.device import Compute
 from straightdp.flow.analytic import MomentModel, velocity, velocity_unconditional
 from straightdp.methods.public_stage import CLASSES, flow_loss
-from straightdp.methods.training import Phase, optimiser
+from straightdp.methods.training import Phase
+from straightdp.model.adam import AdamW
 from straightdp.model.mmdit import MMDiT
 from straightdp.resolved import Distillation
 from straightdp.rng import Role, Streams
@@ -67,7 +68,7 @@ def distillation_phase(
     compute: Compute,
 ) -> Phase:
     """The phase that writes `released` into `model` for t <= tau."""
-    optimizer = optimiser(model, settings.learning_rate)
+    optimizer = AdamW(model.parameters(), settings.learning_rate)
     size = settings.batch * settings.euler_steps
     pool = GeneratedInputs(size, public_z.shape[1], compute.device)
 
@@ -97,7 +98,7 @@ def distillation_phase(
             loss = loss + settings.replay_weight * flow_loss(
                 model, batch, captions, streams, Role.REPLAY, index, tau, compute
             )
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         model.project_()

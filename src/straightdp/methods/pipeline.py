@@ -86,9 +86,7 @@ def stage1(
     sigma = calibrate_releases(share * privacy.epsilon, privacy.delta, RELEASES)
     spec = ReleaseSpec(CLASSES, config.data.records, moments.rank, moments.floor)
     released = release(z, labels, inputs.public.feature_map, spec, sigma, noise, ledger)
-    return released, [
-        GaussianRelease(f"stage1-{index}", 1.0, sigma) for index in range(RELEASES)
-    ]
+    return released, [GaussianRelease(f"stage1-{index}", 1.0, sigma) for index in range(RELEASES)]
 
 
 def run_cell(

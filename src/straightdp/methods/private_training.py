@@ -16,7 +16,8 @@ from straightdp.mechanisms.planner import Workload, choose_plan
 from straightdp.mechanisms.transcript import Ledger
 from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import PublicStage
-from straightdp.methods.training import Phase, optimiser, run_phase, set_learning_rate, warm_up
+from straightdp.methods.training import Phase, run_phase, warm_up
+from straightdp.model.adam import AdamW
 from straightdp.model.mmdit import MMDiT
 from straightdp.resolved import CellConfig
 from straightdp.rng import Streams
@@ -88,7 +89,7 @@ def train_privately(
     """
     settings = config.stage2
     average = copy.deepcopy(model)
-    optimizer = optimiser(model, settings.learning_rate)
+    optimizer = AdamW(model.parameters(), settings.learning_rate)
     log = StepLogs()
     charged = 0
 
@@ -119,9 +120,7 @@ def train_privately(
         log.append(entry)
         for parameter, value in zip(model.parameters(), gradient, strict=True):
             parameter.grad = value
-        set_learning_rate(
-            optimizer, settings.learning_rate * warm_up(index, settings.warmup)
-        )
+        optimizer.lr = settings.learning_rate * warm_up(index, settings.warmup)
         optimizer.step()
         model.project_()
         ema_update_(average, model, settings.ema)

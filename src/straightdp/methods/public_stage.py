@@ -30,7 +30,8 @@ from straightdp.mechanisms.moments import (
 from straightdp.mechanisms.planner import PublicGradients
 from straightdp.methods.progress import Progress
 from straightdp.methods.spaces import Codec, token_layout
-from straightdp.methods.training import Phase, one_cycle, optimiser, run_phase, set_learning_rate
+from straightdp.methods.training import Phase, one_cycle, run_phase
+from straightdp.model.adam import AdamW
 from straightdp.model.caption import CaptionEncoder, CaptionSpec
 from straightdp.model.mmdit import BackboneSpec, MMDiT
 from straightdp.resolved import PublicConfig
@@ -97,7 +98,7 @@ def pretrain(
     torch.manual_seed(streams.torch_seed(Role.INIT))
     model = build_backbone(config).to(compute.device)
     average = copy.deepcopy(model)
-    optimizer = optimiser(model, settings.learning_rate, weight_decay=0.01)
+    optimizer = AdamW(model.parameters(), settings.learning_rate, weight_decay=0.01)
     table = caption_table(config, compute)
 
     def step(index: int) -> str:
@@ -106,12 +107,10 @@ def pretrain(
         dropped = torch.from_numpy(generator.random(settings.batch) < settings.p_uncond)
         rows = labels[draw].masked_fill(dropped, CLASSES).to(compute.device)
         if settings.schedule == "one_cycle":
-            set_learning_rate(
-                optimizer, settings.learning_rate * one_cycle(index, settings.steps)
-            )
+            optimizer.lr = settings.learning_rate * one_cycle(index, settings.steps)
         batch = z[draw].to(compute.device)
         loss = flow_loss(model, batch, table[rows], streams, Role.PRETRAIN, index, 0.0, compute)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         model.project_()

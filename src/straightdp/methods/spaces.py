@@ -18,7 +18,8 @@ from straightdp.data.sources import ImageSet
 from straightdp.device import Compute
 from straightdp.files import load_tensors, save_tensors, write_json
 from straightdp.methods.progress import Progress
-from straightdp.methods.training import Phase, one_cycle, optimiser, run_phase, set_learning_rate
+from straightdp.methods.training import Phase, one_cycle, run_phase
+from straightdp.model.adam import AdamW
 from straightdp.model.autoencoder import Autoencoder
 from straightdp.model.tokens import PatchTokens, VectorTokens
 from straightdp.resolved import AutoencoderConfig, LatentSpace, PixelSpace
@@ -102,16 +103,16 @@ def train_autoencoder(
     streams = Streams.from_seed("autoencoder", config.seed)
     torch.manual_seed(streams.torch_seed(Role.INIT))
     network = Autoencoder(config.size, settings.channels).to(compute.device)
-    optimizer = optimiser(network, settings.learning_rate)
+    optimizer = AdamW(network.parameters(), settings.learning_rate)
     pixels = to_pixels(data.images, IMAGE).view(-1, 1, IMAGE, IMAGE)
 
     def step(index: int) -> str:
         draw = streams.generator(Role.PRETRAIN, index).integers(len(pixels), size=settings.batch)
         batch = pixels[torch.from_numpy(draw)].to(compute.device)
         rate = settings.learning_rate * one_cycle(index, settings.steps)
-        set_learning_rate(optimizer, rate)
+        optimizer.lr = rate
         loss = F.mse_loss(network.decode(network.encode(batch)), batch)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return f"loss {loss.item():.4f}"

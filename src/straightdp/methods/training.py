@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from straightdp.device import Compute
 from straightdp.files import DamagedFile, load_tensors, save_tensors
 from straightdp.methods.progress import Progress
@@ -97,11 +95,6 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
         checkpoints.save(done, states | execution)
 
 
-def optimiser(model: torch.nn.Module, learning_rate: float, weight_decay: float = 0.0):
-    """AdamW (plain Adam where there is no decay)."""
-    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay)
-
-
 def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> float:
     """The learning rate's factor: cosine up over the first `warm` part, then cosine down."""
     position = (step + 1) / steps
@@ -113,8 +106,3 @@ def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> 
 def warm_up(step: int, warmup: int) -> float:
     """Linear warm-up to 1 over the first `warmup` steps."""
     return min(1.0, (step + 1) / warmup) if warmup else 1.0
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate

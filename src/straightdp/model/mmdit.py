@@ -69,9 +69,7 @@ def clamp_tokens(tokens: torch.Tensor, radius: float | None) -> torch.Tensor:
 def sinusoids(positions: torch.Tensor, width: int, period: float = 10_000.0) -> torch.Tensor:
     """(N,) positions -> (N, width): cosines, then sines, of geometric frequencies."""
     half = width // 2
-    frequencies = torch.exp(
-        -math.log(period) * torch.arange(half, device=positions.device) / half
-    )
+    frequencies = torch.exp(-math.log(period) * torch.arange(half, device=positions.device) / half)
     angles = positions.float()[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 

@@ -92,9 +92,7 @@ def summarise(
             ]
             accuracy = _mean_std([one.accuracy for one in found])
             fid = _mean_std([one.fid for one in found])
-            entries.append(
-                Entry(block, method, epsilon, len(found), len(seeds), *accuracy, *fid)
-            )
+            entries.append(Entry(block, method, epsilon, len(found), len(seeds), *accuracy, *fid))
     return entries
 
 
@@ -170,9 +168,7 @@ def _cell(entry: Entry, metric: str, bold: bool, marks: tuple[str, str], plus_mi
     return (marks[0] + text + marks[1] if bold else text) + missing
 
 
-def caption_text(
-    caption: Caption, results: Sequence[CellResult], entries: Sequence[Entry]
-) -> str:
+def caption_text(caption: Caption, results: Sequence[CellResult], entries: Sequence[Entry]) -> str:
     """One paragraph that keeps a small preset's numbers from passing for the paper's."""
     first = results[0] if results else None
     seeds = ", ".join(map(str, caption.seeds))
@@ -206,9 +202,7 @@ def _grouped(entries: Sequence[Entry]) -> dict[str, dict[str, list[Entry]]]:
     return blocks
 
 
-def to_markdown(
-    entries: Sequence[Entry], results: Sequence[CellResult], caption: Caption
-) -> str:
+def to_markdown(entries: Sequence[Entry], results: Sequence[CellResult], caption: Caption) -> str:
     """As the paper lays it out: blocks of rows, Acc and FID under each budget."""
     marked, epsilons = best(entries), _columns(entries)
     head = ["Method"]
@@ -227,7 +221,9 @@ def to_markdown(
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     shown = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |"
+        "| "
+        + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True))
+        + " |"
         for line in lines
     ]
     return "\n".join([caption_text(caption, results, entries), "", shown[0], rule, *shown[1:], ""])
