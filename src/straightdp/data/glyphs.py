@@ -30,7 +30,7 @@ FACES = (
 )
 CANVAS, IMAGE = 56, 28  # drawn at twice the final size
 SIZES = (36, 47)  # font size in canvas pixels
-STROKES = 3  # extra stroke widths 0, 1, 2
+STROKES = 3  # extra stroke widths 0, 1, 2; bold faces get none, or their counters fill up
 ROTATION, SHEAR, SCALE = 0.15, 0.2, (0.8, 1.1)  # radians; fraction; factors
 ELASTIC_SIGMA, ELASTIC_AMPLITUDE = 4.5, 26.0  # canvas pixels
 
@@ -70,7 +70,8 @@ def _image(generator: np.random.Generator, letter: str) -> np.ndarray:
     """(28, 28) uint8: one random drawing of a letter."""
     faces = [face for face in FACES if _covers(face, letter)]
     face = faces[generator.integers(len(faces))]
-    drawn = _stroke(face, int(generator.integers(*SIZES)), letter, int(generator.integers(STROKES)))
+    size, thicker = int(generator.integers(*SIZES)), int(generator.integers(STROKES))
+    drawn = _stroke(face, size, letter, 0 if "Bold" in face else thicker)
     angle, shear = generator.normal(0, ROTATION), generator.normal(0, SHEAR)
     scale = generator.uniform(*SCALE, size=2)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

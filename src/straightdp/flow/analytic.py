@@ -21,7 +21,10 @@ import torch
 
 @dataclass(frozen=True)
 class MomentModel:
-    """Class priors (Y,), means (Y, d), and Sigma by basis (d, r), variances (r,), floor."""
+    """Class priors (Y,), means (Y, d), and Sigma by basis (d, r), variances (r,), floor.
+
+    Every variance and the floor are positive. The fields below follow the dtype of x.
+    """
 
     priors: torch.Tensor
     means: torch.Tensor
@@ -62,24 +65,38 @@ def _times(x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
 
 def _filtered(m: MomentModel, x: torch.Tensor, low: torch.Tensor, rest: torch.Tensor):
     """Apply the matrix with eigenvalues `low` (B, r) on the basis and `rest` (B, 1) elsewhere."""
-    return rest * x + ((x @ m.basis) * (low - rest)) @ m.basis.T
+    basis = m.basis.to(x)
+    return rest * x + ((x @ basis) * (low - rest)) @ basis.T
 
 
-def _gains(m: MomentModel, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eigenvalues of t Sigma A_t^-1 on the basis (B, r) and elsewhere (B, 1)."""
-    noise = (1 - t).square()
-    on = t * m.variances / (noise + t.square() * m.variances)
-    off = t * m.floor / (noise + t.square() * m.floor)
-    return on, off
+def _around(m: MomentModel, x: torch.Tensor, t: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    """mu + t Sigma A_t^-1 (x - t mu) for means (B, d): Equation 3."""
+
+    def gain(variance):
+        return t * variance / ((1 - t).square() + t.square() * variance)
+
+    return means + _filtered(m, x - t * means, gain(m.variances.to(x)), gain(m.floor))
+
+
+def _around_velocity(
+    m: MomentModel, x: torch.Tensor, t: torch.Tensor, means: torch.Tensor
+) -> torch.Tensor:
+    """Equation 2 applied to :func:`_around`, with its division by 1 - t carried out.
+
+    mu + (t Sigma - (1 - t) I) A_t^-1 (x - t mu): nothing cancels as t tends to 1.
+    """
+
+    def gain(variance):
+        return (t * variance - (1 - t)) / ((1 - t).square() + t.square() * variance)
+
+    return means + _filtered(m, x - t * means, gain(m.variances.to(x)), gain(m.floor))
 
 
 def posterior_mean(
     m: MomentModel, x: torch.Tensor, t: torch.Tensor | float, labels: torch.Tensor
 ) -> torch.Tensor:
     """Equation 3: E[z | x_t = x, y], (B, d), for x (B, d), t scalar or (B,), labels (B,)."""
-    t = _times(x, t)
-    means = m.means[labels].to(x)
-    return means + _filtered(m, x - t * means, *_gains(m, t))
+    return _around(m, x, _times(x, t), m.means[labels].to(x))
 
 
 def responsibilities(m: MomentModel, x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
@@ -99,49 +116,53 @@ def responsibilities(m: MomentModel, x: torch.Tensor, t: torch.Tensor | float) -
     return torch.softmax(logits + m.priors.double().log(), dim=1)
 
 
+def _averaged_means(m: MomentModel, x: torch.Tensor, t: torch.Tensor | float) -> torch.Tensor:
+    """sum_y w_y(x, t) mu_y, (B, d): Equation 4 is Equation 3 there, which is affine in mu."""
+    return (responsibilities(m, x, t) @ m.means.double()).to(x)
+
+
 def posterior_mean_unconditional(
     m: MomentModel, x: torch.Tensor, t: torch.Tensor | float
 ) -> torch.Tensor:
-    """Equation 4: E[z | x_t = x], the responsibilities' average of Equation 3."""
-    means = (responsibilities(m, x, t) @ m.means.double()).to(x)  # averages enter linearly
-    t = _times(x, t)
-    return means + _filtered(m, x - t * means, *_gains(m, t))
+    """Equation 4: E[z | x_t = x], (B, d), the responsibilities' average of Equation 3."""
+    return _around(m, x, _times(x, t), _averaged_means(m, x, t))
 
 
-def velocity(m: MomentModel, x, t, labels) -> torch.Tensor:
-    """The conditional field by Equation 2; t < 1."""
-    return (posterior_mean(m, x, t, labels) - x) / (1 - _times(x, t))
+def velocity(
+    m: MomentModel, x: torch.Tensor, t: torch.Tensor | float, labels: torch.Tensor
+) -> torch.Tensor:
+    """The conditional field by Equation 2, (B, d); at t = 1 its limit, x."""
+    return _around_velocity(m, x, _times(x, t), m.means[labels].to(x))
 
 
-def velocity_unconditional(m: MomentModel, x, t) -> torch.Tensor:
-    """The null branch's field by Equation 2; t < 1."""
-    return (posterior_mean_unconditional(m, x, t) - x) / (1 - _times(x, t))
-
-
-def posterior_variance_trace(m: MomentModel, t: float) -> float:
-    """tr Cov[z | x_t, y] = tr((1-t)^2 Sigma A_t^-1), the V of Appendix B.5."""
-    noise = (1 - t) ** 2
-    on = float((noise * m.variances / (noise + t**2 * m.variances)).sum())
-    rest = m.dimension - len(m.variances)
-    return on + rest * noise * m.floor / (noise + t**2 * m.floor) if t < 1 else 0.0
+def velocity_unconditional(
+    m: MomentModel, x: torch.Tensor, t: torch.Tensor | float
+) -> torch.Tensor:
+    """The null branch's field by Equation 2, (B, d); at t = 1 its limit, x."""
+    return _around_velocity(m, x, _times(x, t), _averaged_means(m, x, t))
 
 
 def noise_end_slope(m: MomentModel, t: float) -> float:
     """sqrt(V(t)) / (1 - t) = sqrt(tr(Sigma A_t^-1)): finite on all of [0, 1]."""
-    noise = (1 - t) ** 2
-    on = float((m.variances / (noise + t**2 * m.variances)).sum())
-    rest = m.dimension - len(m.variances)
+    noise, variances = (1 - t) ** 2, m.variances.double()
+    on = float((variances / (noise + t**2 * variances)).sum())
+    rest = m.dimension - len(variances)
     return math.sqrt(on + rest * m.floor / (noise + t**2 * m.floor))
+
+
+def posterior_variance_trace(m: MomentModel, t: float) -> float:
+    """tr Cov[z | x_t, y] = tr((1-t)^2 Sigma A_t^-1), the V of Appendix B.5."""
+    return ((1 - t) * noise_end_slope(m, t)) ** 2
 
 
 def sample_marginal(
     m: MomentModel, labels: torch.Tensor, t: float, normals: torch.Tensor
 ) -> torch.Tensor:
-    """Draw x_t ~ N(t mu_y, t^2 Sigma + (1-t)^2 I) from standard normals (B, d).
+    """Draw x_t ~ N(t mu_y, t^2 Sigma + (1-t)^2 I), (B, d), from standard normals (B, d).
 
-    At t = 1 these are samples of the release; at t = t_0 the tilted start of guidance.
+    At t = 1 these are samples of the release; at t = t_0 the tilted start of guidance
+    (Section 3.1).
     """
-    on = torch.sqrt((1 - t) ** 2 + t**2 * m.variances).to(normals)
-    off = torch.as_tensor(math.sqrt((1 - t) ** 2 + t**2 * m.floor)).to(normals)
-    spread = off * normals + ((normals @ m.basis.to(normals)) * (on - off)) @ m.basis.T.to(normals)
-    return t * m.means[labels].to(normals) + spread
+    on = torch.sqrt((1 - t) ** 2 + t**2 * m.variances.to(normals))
+    off = math.sqrt((1 - t) ** 2 + t**2 * m.floor)
+    return t * m.means[labels].to(normals) + _filtered(m, normals, on, off)

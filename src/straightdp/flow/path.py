@@ -45,12 +45,20 @@ def guided(
     return field
 
 
-def euler(field: Field, x: torch.Tensor, start: float, end: float, steps: int) -> torch.Tensor:
-    """Integrate dx/dt = field(x, t) from `start` to `end` in equal Euler steps."""
+def euler(
+    field: Field, x: torch.Tensor, start: float, end: float, steps: int, states: bool = False
+) -> torch.Tensor:
+    """Integrate dx/dt = field(x, t) from `start` to `end` in equal Euler steps.
+
+    Returns the last state (B, d), or with `states` all of them, (steps + 1, B, d).
+    """
     width = (end - start) / steps
+    passed = [x]
     for index in range(steps):
         x = x + width * field(x, start + index * width)
-    return x
+        if states:
+            passed.append(x)
+    return torch.stack(passed) if states else x
 
 
 @torch.no_grad()

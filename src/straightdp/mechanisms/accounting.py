@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import lru_cache
 
 from dp_accounting import NeighboringRelation, dp_event, rdp
@@ -22,7 +22,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import optimize, special
 
 
-class Adjacency(str, Enum):
+class Adjacency(StrEnum):
     """What "neighbouring" means. Never mixed in one composition or one table."""
 
     ADD_OR_REMOVE_ONE = "add_or_remove_one"
@@ -33,6 +33,8 @@ MIN_MULTIPLIER = 0.15  # below it a distribution would take gigabytes
 MAX_EPSILON = 200.0  # above it no calibration is offered
 INTERVAL = 1e-3  # widest discretisation
 TIGHT = 3e-4  # discretisation as a part of epsilon
+ROOM = 1e-5  # kept below a calibration's target, for a replay at another discretisation
+COARSE = 1e-2  # discretisation for first guesses
 
 
 @dataclass(frozen=True)
@@ -169,16 +171,24 @@ def epsilon(
             )
     if sigma < MIN_MULTIPLIER / 3:
         raise ValueError(f"a release's noise multiplier {sigma:.3g} is too small to compose")
-    if interval is None:
-        rough = _composed(sigma, tuple(steps.items()), adjacency, INTERVAL).get_epsilon_for_delta(
-            delta
-        )
-        interval = TIGHT * rough
-        if interval >= INTERVAL or interval == 0:
-            return float(rough)
-        interval = max(interval, 1e-5)
-    found = _composed(sigma, tuple(steps.items()), adjacency, interval)
-    return float(found.get_epsilon_for_delta(delta))
+    composition = (sigma, tuple(steps.items()), adjacency)
+    if interval is not None:
+        return float(_composed(*composition, interval).get_epsilon_for_delta(delta))
+    found, used = math.inf, COARSE
+    for part in (1.0, 0.8):  # the last pass is finer than any calibration's
+        if used == COARSE or _interval(part * found) < used:
+            used = _interval(part * (found if found < math.inf else _rough(composition, delta)))
+            found = float(_composed(*composition, used).get_epsilon_for_delta(delta))
+    return found
+
+
+def _rough(composition: tuple, delta: float) -> float:
+    return float(_composed(*composition, COARSE).get_epsilon_for_delta(delta))
+
+
+def _interval(target: float) -> float:
+    """The discretisation for an epsilon of about this size."""
+    return max(min(INTERVAL, TIGHT * target), 1e-5)
 
 
 @lru_cache(maxsize=8)
@@ -259,17 +269,21 @@ def calibrate_steps(
     _check_target(target, delta)
     if target > MAX_EPSILON:
         raise ValueError(f"epsilon {target:g} is above {MAX_EPSILON:g}; use inf for no privacy")
-    interval = max(min(INTERVAL, TIGHT * target), 1e-5)
-    least = MIN_MULTIPLIER / min(noise for noise, _ in relative)
+    least = math.log(MIN_MULTIPLIER / min(noise for noise, _ in relative))
 
-    def excess(log_scale: float) -> float:
-        steps = _workload(math.exp(log_scale), relative, sampling_rate)
-        spent = epsilon([*releases, *steps], delta, adjacency, interval)
-        return math.log(max(spent, 1e-12)) - math.log(target)
+    def excess(interval: float):
+        def at(log_scale: float) -> float:
+            steps = _workload(math.exp(log_scale), relative, sampling_rate)
+            spent = epsilon([*releases, *steps], delta, adjacency, interval)
+            return math.log(max(spent, 1e-12)) - math.log(target * (1 - ROOM))
+
+        return at
 
     guess = _central_limit_scale(target, delta, releases, relative, sampling_rate, adjacency)
-    guess = max(guess, least)
-    return math.exp(_secant_below(excess, math.log(guess), math.log(least), tolerance))
+    start = max(math.log(guess), least)
+    if COARSE < target:  # a coarse solution first: it costs a tenth
+        start = _secant_below(excess(COARSE), start, least, 3 * tolerance)
+    return math.exp(_secant_below(excess(_interval(target)), start, least, tolerance))
 
 
 def _secant_below(excess, start: float, least: float, tolerance: float) -> float:
@@ -313,7 +327,7 @@ def rdp_scale(
     """
     if target == math.inf:
         return 0.0
-    orders = [*range(2, 12), *range(12, 64, 2), 80, 128, 256, 512]
+    orders = [*range(2, 12), *range(12, 64, 4), 80, 128, 256, 512]
 
     def excess(log_scale: float) -> float:
         accountant = rdp.RdpAccountant(orders)
@@ -326,14 +340,7 @@ def rdp_scale(
             accountant.compose(dp_event.SelfComposedDpEvent(one, step.steps))
         return math.log(max(accountant.get_epsilon(delta), 1e-12)) - math.log(target)
 
-    start = math.log(
-        _central_limit_scale(
-            target, delta, releases, relative, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE
-        )
+    guess = _central_limit_scale(
+        target, delta, releases, relative, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE
     )
-    low, high = start - 0.1, start + 0.7
-    while excess(high) > 0:
-        high += 1.0
-    while excess(low) < 0:
-        low -= 0.5
-    return math.exp(optimize.brentq(excess, low, high, xtol=1e-4) + 1e-4)
+    return math.exp(_secant_below(excess, math.log(1.1 * guess), math.log(1e-2), 3e-3))

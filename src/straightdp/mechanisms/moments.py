@@ -6,14 +6,16 @@ noise, so the proof of Proposition B.9 holds with R_feat in the place of R:
 
 * counts and sums, whitened to (n_y, S_y / (2 R_feat)): declared joint sensitivity 2 (the
   exact worst case is sqrt(5/2) for replacement, sqrt(5)/2 for adding or removing a record);
-* the second moment (1/N) sum f f^T: declared 2 R_feat^2 / N (R_feat^2 / N for adding or
-  removing), N being a public constant and never a realised count.
+* the second moment (1/N) sum f f^T: declared 2 R_feat^2 / N (exactly, sqrt(2) R_feat^2 / N
+  for replacement, R_feat^2 / N for adding or removing), N being a public constant and never
+  a realised count.
 
 Both get Gaussian noise of the same multiplier. All that follows is post-processing.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,19 +36,21 @@ class Charges(Protocol):
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """f(z) = clip(P (z - m), R_feat): everything in it is public."""
+    """f(z) = clip(P (z - m), R_feat), record by record: everything in it is public."""
 
     mean: torch.Tensor  # m, (d,)
     components: torch.Tensor  # P, (p, d), orthonormal rows
     clip: float  # R_feat
 
     def features(self, z: torch.Tensor) -> torch.Tensor:
-        """(N, d) -> (N, p), every row of norm at most `clip`."""
-        return project_to_ball((z - self.mean) @ self.components.T, self.clip)
+        """(N, d) -> (N, p) in float64, every row of norm at most `clip`."""
+        return project_to_ball(((z - self.mean) @ self.components.T).double(), self.clip)
 
 
 @dataclass(frozen=True)
 class ReleaseSpec:
+    """What is declared of the release before any private record is read."""
+
     classes: int  # Y
     records: int  # N, the declared public constant
     rank: int  # r, applied after the noise
@@ -59,15 +63,21 @@ class ReleaseSpec:
 def fit_feature_map(z: torch.Tensor, components: int, quantile: float) -> FeatureMap:
     """PCA basis and feature clip from PUBLIC vectors z (N, d).
 
-    R_feat is a public quantile of ||P(z - m)||.
+    R_feat is the `quantile` of ||P(z - m)|| over these vectors. Raises ValueError where they
+    do not span `components` directions or all coincide.
     """
-    if components > min(z.shape):
-        raise ValueError(f"components {components} exceed what {tuple(z.shape)} vectors span")
+    if not 1 <= components <= min(z.shape):
+        raise ValueError(
+            f"components must lie in 1..{min(z.shape)} for {len(z)} vectors of {z.shape[1]} "
+            f"dimensions, not {components}"
+        )
     mean = z.double().mean(0)
     centred = z.double() - mean
     _, vectors = torch.linalg.eigh(centred.T @ centred)
     rows = vectors.T.flip(0)[:components].contiguous()
     clip = float(np.quantile((centred @ rows.T).norm(dim=1).numpy(), quantile))
+    if not clip > 0:
+        raise ValueError(f"clip_quantile {quantile} of the public norms is {clip}, not positive")
     return FeatureMap(mean.float(), rows.float(), clip)
 
 
@@ -75,7 +85,8 @@ def count_sum_statistic(
     features: torch.Tensor, labels: torch.Tensor, classes: int, radius: float
 ) -> torch.Tensor:
     """u of Proposition B.9, (Y, 1 + p) in float64: counts, then sums over 2 R."""
-    rows = torch.cat([torch.ones(len(features), 1), features / (2 * radius)], dim=1).double()
+    features = features.double() / (2 * radius)
+    rows = torch.cat([features.new_ones(len(features), 1), features], dim=1)
     return torch.zeros(classes, rows.shape[1], dtype=torch.float64).index_add_(0, labels, rows)
 
 
@@ -96,16 +107,18 @@ def release(
 ) -> MomentModel:
     """Release the moments of private z (N, d), labels (N,): two Gaussian mechanisms.
 
-    Each is charged to `ledger` before its noise is drawn. Raises ValueError where there are
-    more records than the declared N, or a label outside the classes.
+    Each has noise of deviation `noise_multiplier` times its declared sensitivity and is
+    charged to `ledger` before that noise is drawn. Raises ValueError, before any charge, where
+    there are more records than the declared N, a label outside the classes, or a rank above p.
     """
     if len(z) > spec.records:
         raise ValueError(
             f"the private set has {len(z)} records, more than the declared {spec.records} "
             "(data.private_records)"
         )
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
-        raise ValueError(f"labels must lie in 0..{spec.classes - 1}")
+    if not 0 <= noise_multiplier < math.inf:
+        raise ValueError(f"noise_multiplier must be finite and not negative: {noise_multiplier}")
+    _check(z, labels, feature_map, spec)
     features, clip = feature_map.features(z), feature_map.clip
     statistics = {
         "class_counts_and_sums": (
@@ -139,10 +152,25 @@ def release(
     )
 
 
+def _check(
+    z: torch.Tensor, labels: torch.Tensor, feature_map: FeatureMap, spec: ReleaseSpec
+) -> None:
+    components = len(feature_map.components)
+    if not 1 <= spec.rank <= components:
+        raise ValueError(f"rank must lie in 1..{components} (the components), not {spec.rank}")
+    if not spec.floor > 0:
+        raise ValueError(f"floor must be positive, not {spec.floor}")
+    if len(labels) != len(z):
+        raise ValueError(f"{len(z)} records have {len(labels)} labels")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < spec.classes:
+        raise ValueError(f"labels must lie in 0..{spec.classes - 1}")
+
+
 def exact_moments(
     z: torch.Tensor, labels: torch.Tensor, feature_map: FeatureMap, spec: ReleaseSpec
 ) -> MomentModel:
-    """The same moments without noise: for PUBLIC data only."""
+    """The same moments without noise, over the realised count: for PUBLIC data only."""
+    _check(z, labels, feature_map, spec)
     features = feature_map.features(z)
     counts = count_sum_statistic(features, labels, spec.classes, feature_map.clip)
     second = second_moment_statistic(features, len(z))
@@ -161,11 +189,10 @@ def post_process(
     Counts are clamped at 1. A class whose noisy count does not stand out of the noise takes
     the released global mean. Offsets are clipped to R_feat again. Sigma is the second moment
     less the part between classes, symmetrised, projected onto the positive semi-definite
-    matrices, cut to rank r, and floored.
+    matrices, cut to rank r, and floored at lambda_0 in every direction (the floor is positive,
+    so it includes that projection). `count_deviation` is the noise on a count.
     """
     clip, rank = feature_map.clip, spec.rank
-    if rank > len(second):
-        raise ValueError(f"rank {rank} is above the {len(second)} released components")
     raw, sums = whitened[:, 0], whitened[:, 1:] * (2 * clip)
     counts = raw.clamp_min(1.0)
     offsets = project_to_ball(sums / counts[:, None], clip)

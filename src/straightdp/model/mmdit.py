@@ -12,7 +12,8 @@ Three constraints can be switched on:
 * `decoupled`: where streams meet, self- and cross-attention have softmax normalisers and
   output maps of their own, so that the image stream's attention update is F(h) + G(h, e)
   with F free of the caption; `spectral_cap` (s) then bounds the cross path's value and
-  output maps in spectral norm.
+  output matrices in spectral norm. The split is that of the attention update: the block's
+  MLP, which is not linear, follows it.
 
 Every trainable number belongs to an `nn.Linear` that is applied once in a pass: layer norms
 are not affine and positions are fixed sinusoids. The private gradient relies on this.
@@ -70,7 +71,7 @@ def sinusoids(positions: torch.Tensor, width: int, period: float = 10_000.0) -> 
     """(N,) positions -> (N, width): cosines, then sines, of geometric frequencies."""
     half = width // 2
     frequencies = torch.exp(-math.log(period) * torch.arange(half, device=positions.device) / half)
-    angles = positions.float()[:, None] * frequencies
+    angles = positions[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
@@ -83,13 +84,18 @@ def _modulated(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> tor
 
 
 class Stream(nn.Module):
-    """One stream's weights in one block; `update` without it only lends keys and values."""
+    """One stream's weights in one block.
 
-    def __init__(self, width: int, mlp_ratio: int, update: bool):
+    Without `update` the stream only lends to the other one: keys, and values if `values`.
+    """
+
+    def __init__(self, width: int, mlp_ratio: int, update: bool, values: bool = True):
         super().__init__()
         self.update = update
+        self.parts = 3 if update else 1 + values  # of (query, key, value)
         self.modulation = nn.Linear(width, (6 if update else 2) * width)
-        self.qkv = nn.Linear(width, 3 * width if update else 2 * width)
+        # On keys alone a bias would cancel in the softmax.
+        self.qkv = nn.Linear(width, self.parts * width, bias=self.parts > 1)
         if update:
             self.out = nn.Linear(width, width)
             self.up = nn.Linear(width, mlp_ratio * width)
@@ -98,6 +104,11 @@ class Stream(nn.Module):
     def modulate(self, time: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(B, D) time embedding -> shifts, scales and gates, each (B, 1, D)."""
         return self.modulation(time)[:, None].chunk(6 if self.update else 2, dim=-1)
+
+    def split(self, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Modulated tokens to (query, key, value), None for what the stream lacks."""
+        parts = self.qkv(x).chunk(self.parts, dim=-1)
+        return parts if self.update else (None, *parts, *[None] * (2 - self.parts))
 
     def finish(self, x, attention, gates) -> torch.Tensor:
         """Add the gated attention update, then the gated MLP."""
@@ -114,10 +125,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.injects, self.decoupled = spec.heads, injects, spec.decoupled
         self.image = Stream(spec.width, spec.mlp_ratio, True)
-        # Without injection a caption stream that nobody reads any more has no parameters.
-        self.caption = None
-        if injects or caption_updates:
-            self.caption = Stream(spec.width, spec.mlp_ratio, caption_updates)
+        # The cross path has a value matrix of its own, so that the cap bounds all of it.
+        self.caption = Stream(spec.width, spec.mlp_ratio, caption_updates, not spec.decoupled)
         if injects and spec.decoupled:
             self.cross_value = nn.Linear(spec.width, spec.width)
             self.cross_out = nn.Linear(spec.width, spec.width)
@@ -132,22 +141,16 @@ class Block(nn.Module):
         )
         return mixed.transpose(1, 2).reshape(query.shape)
 
-    def _split(self, stream: Stream, x, shift, scale):
-        """Modulated tokens to (query, key, value); the query is None for a lending stream."""
-        parts = stream.qkv(_modulated(x, shift, scale)).chunk(3 if stream.update else 2, dim=-1)
-        return parts if stream.update else (None, *parts)
-
     def attention(self, h, e, image_mods, caption_mods):
         """Attention updates before gating: ((F, G) of the image stream, caption's update).
 
         Joint attention has one softmax over both streams, so all of it is F and G is None;
         so it is where nothing is injected. Decoupled: F(h) + G(h, e), exactly.
         """
-        query, key, value = self._split(self.image, h, *image_mods)
+        query, key, value = self.image.split(_modulated(h, *image_mods))
+        e = _modulated(e, *caption_mods)
+        query_e, key_e, value_e = self.caption.split(e)
         caption = None
-        if self.caption is None:
-            return (self.image.out(self._attend(query, key, value)), None), None
-        query_e, key_e, value_e = self._split(self.caption, e, *caption_mods)
         if self.injects and not self.decoupled:
             keys = torch.cat([key, key_e], dim=1)
             values = torch.cat([value, value_e], dim=1)
@@ -158,19 +161,15 @@ class Block(nn.Module):
         update = self.image.out(self._attend(query, key, value))
         inflow = None
         if self.injects:
-            lent = self.cross_value(value_e)
-            inflow = self.cross_out(self._attend(query, key_e, lent))
+            inflow = self.cross_out(self._attend(query, key_e, self.cross_value(e)))
         if query_e is not None:
             caption = self.caption.out(self._attend(query_e, key_e, value_e))
         return (update, inflow), caption
 
     def forward(self, h, e, time):  # h (B, T, D), e (B, L, D), time (B, D)
         shift, scale, *image_gates = self.image.modulate(time)
-        caption_mods: tuple = ()
-        if self.caption is not None:
-            shift_e, scale_e, *caption_gates = self.caption.modulate(time)
-            caption_mods = (shift_e, scale_e)
-        (update, inflow), caption = self.attention(h, e, (shift, scale), caption_mods)
+        shift_e, scale_e, *caption_gates = self.caption.modulate(time)
+        (update, inflow), caption = self.attention(h, e, (shift, scale), (shift_e, scale_e))
         if inflow is not None:
             update = update + inflow
         h = self.image.finish(h, update, image_gates)
@@ -212,10 +211,11 @@ class MMDiT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         zero = [self.final_modulation, self.final]
         for block in self.blocks:
-            zero += [stream.modulation for stream in (block.image, block.caption) if stream]
+            zero += [block.image.modulation, block.caption.modulation]
         for module in zero:
             nn.init.zeros_(module.weight)
         self.project_()
