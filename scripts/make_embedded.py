@@ -3,7 +3,7 @@
     python scripts/make_embedded.py FOLDER
 
 Takes the first images of each digit, in MNIST's order, and prints the checksum to put into
-src/straightdp/data/embedded.py.
+embedded.py and EMBEDDED.md of src/straightdp/data.
 """
 
 import hashlib
@@ -34,4 +34,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit("usage: python scripts/make_embedded.py FOLDER")
+    main(sys.argv[1])

@@ -41,7 +41,9 @@ DATA = {
 UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
 
 # The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
-RUN = f"OMP_NUM_THREADS={{threads}} {sys.executable} -m straightdp"
+# glibc then keeps freed memory, which saves a CPU job a tenth of its time.
+MALLOC = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000"
+RUN = f"OMP_NUM_THREADS={{threads}} {MALLOC} {sys.executable} -m straightdp"
 ON = f"--preset {PRESET}"
 
 

@@ -17,9 +17,8 @@ from straightdp.data.sources import DataError, ImageSet
 FILE = Path(__file__).parent / "embedded_mnist.xz"
 PER_CLASS = {"train": 2000, "test": 400}
 SIZES = {split: 10 * count for split, count in PER_CLASS.items()}
-SHA256 = (
-    "5992d68502c0f439f07135d7dcf0cf4dbade4b57ab71ae6b9af3044501e6214c"  # of the uncompressed bytes
-)
+# of the uncompressed bytes:
+SHA256 = "5992d68502c0f439f07135d7dcf0cf4dbade4b57ab71ae6b9af3044501e6214c"
 
 
 def pack(sets: dict[str, tuple[np.ndarray, np.ndarray]]) -> bytes:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def load(
         raise DataError(f"{name}: no such data set; known: {', '.join(SOURCES)}")
     if split not in PREFIX:
         raise DataError(f"{split}: no such split; use train or test")
+    if name != "glyphs" and (size is not None or seed != 0):
+        raise DataError(f"{name}: size and seed are for glyphs alone; leave them out")
     if name == "glyphs":
         from straightdp.data.glyphs import draw
 
@@ -103,21 +106,24 @@ def load(
         from straightdp.data.embedded import read_embedded
 
         return read_embedded(split)
-    folder = data_root(root) / SOURCES[name].folder / "raw"
+    source = SOURCES[name]
+    due = source.train_size if split == "train" else source.test_size
+    folder = data_root(root) / source.folder / "raw"
     images = _read(name, folder, f"{PREFIX[split]}-images-idx3-ubyte", 3)
     labels = _read(name, folder, f"{PREFIX[split]}-labels-idx1-ubyte", 1)
-    if images.shape[1:] != (28, 28) or len(images) != len(labels) or labels.max(initial=0) > 9:
+    if images.shape != (due, 28, 28) or labels.shape != (due,) or labels.max() > 9:
         raise DataError(
-            f"{name}: {folder} holds {images.shape} images and {labels.shape} labels, not "
-            f"28 x 28 images with a label 0 to 9 each; fetch it again: straightdp fetch {name}"
+            f"{name}: {folder} holds {split} images of shape {images.shape} with labels of shape "
+            f"{labels.shape} up to {labels.max(initial=0)}, not {due} images of 28 x 28 with a "
+            f"label 0 to 9 each; fetch it again: straightdp fetch {name}"
         )
     return ImageSet(name, images, labels.astype(np.int64))
 
 
 def _read(name: str, folder: Path, file: str, dimensions: int) -> np.ndarray:
-    """One IDX file, plain or gzipped."""
+    """One IDX file, gzipped (as `straightdp fetch` leaves it) or plain."""
     advice = f"run `straightdp fetch {name}`, or name its folder in {ROOT_VARIABLE}"
-    for path in (folder / file, folder / f"{file}.gz"):
+    for path in (folder / f"{file}.gz", folder / file):
         if path.exists():
             break
     else:
@@ -134,7 +140,7 @@ def parse_idx(raw: bytes, dimensions: int) -> np.ndarray:
     header = 4 + 4 * dimensions
     if len(raw) < header or raw[:4] != bytes([0, 0, 8, dimensions]):
         raise ValueError(f"not an IDX file of {dimensions}-dimensional unsigned bytes")
-    shape = tuple(np.frombuffer(raw[4:header], ">u4").astype(int))
-    if len(raw) - header != int(np.prod(shape)):
-        raise ValueError(f"{len(raw) - header} bytes of data where {int(np.prod(shape))} are due")
+    shape = tuple(np.frombuffer(raw[4:header], ">u4").tolist())
+    if len(raw) - header != math.prod(shape):
+        raise ValueError(f"{len(raw) - header} bytes of data where {math.prod(shape)} are due")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
