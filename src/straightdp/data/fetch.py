@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from straightdp.data.sources import SOURCES, DataError, data_root, parse_idx
+from straightdp.data.sources import PREFIX, SOURCES, DataError, raw_folder, read_file
 from straightdp.files import replacing
 
 TIMEOUT = 30.0  # seconds without an answer, a host
@@ -63,7 +63,7 @@ def fetch(
 ) -> Path:
     """Make a source's files be there and right; returns the folder they are in.
 
-    `root` is the data folder (default: $STRAIGHTDP_DATA, else `data`). Good files are kept.
+    `root` is the data folder (default: $STRAIGHTDP_DATA, else `data`). Whole files are kept.
     `embedded` and `glyphs` need nothing: that is reported, and the package's own folder
     returned. Raises :class:`DataError`, one line with every host tried, what each answered,
     and the folder into which the files may be put by hand.
@@ -73,11 +73,12 @@ def fetch(
     if SOURCES[name].folder is None:
         report(f"{name}: comes with the package or is drawn by it; nothing needs fetching")
         return Path(__file__).parent
-    folder = data_root(root) / SOURCES[name].folder / "raw"
+    folder = raw_folder(name, root)
     where = where or catalogue(name)
     for file, md5 in where.files.items():
-        if _good(folder / file, md5):
-            report(f"{name}: {folder / file} is there and right")
+        kept = _kept(name, folder / file, md5, root)
+        if kept:
+            report(f"{name}: {folder / file} {kept}")
             continue
         body, host = _download(name, file, md5, where, folder, timeout)
         try:
@@ -89,18 +90,20 @@ def fetch(
     return folder
 
 
-def _good(path: Path, md5: str) -> bool:
-    """Whether a file needs no download: the right bytes, or unpacked and whole."""
-    if path.is_file():
-        return _md5(path.read_bytes()) == md5
-    plain = path.with_suffix("")
-    if not plain.is_file():
-        return False
+def _kept(name: str, path: Path, md5: str, root: Path | None) -> str:
+    """Why a file needs no download; empty if it does.
+
+    A whole file that is not the published archive (unpacked, or packed again) is somebody's
+    own and stays, but the report says so.
+    """
+    if path.is_file() and _md5(path.read_bytes()) == md5:
+        return "is there and is the published file"
+    split = next(split for split, prefix in PREFIX.items() if path.name.startswith(prefix))
     try:
-        parse_idx(plain.read_bytes(), 3 if "idx3" in path.name else 1)
-    except ValueError:
-        return False
-    return True
+        read_file(name, split, "images" if "images" in path.name else "labels", root)
+    except DataError:
+        return ""
+    return "is there and whole, but not as published (unpacked or packed again); kept"
 
 
 def _md5(body: bytes) -> str:

@@ -42,7 +42,7 @@ class Source:
     test_size: int | None
     license: str
     origin: str
-    folder: str | None = None  # below the data folder; None: needs no folder
+    folder: str | None = None  # below the data folder; None: nothing to fetch
 
 
 SOURCES: dict[str, Source] = {
@@ -106,22 +106,30 @@ def load(
         from straightdp.data.embedded import read_embedded
 
         return read_embedded(split)
-    source = SOURCES[name]
-    due = source.train_size if split == "train" else source.test_size
-    folder = data_root(root) / source.folder / "raw"
-    images = _read(name, folder, f"{PREFIX[split]}-images-idx3-ubyte", 3)
-    labels = _read(name, folder, f"{PREFIX[split]}-labels-idx1-ubyte", 1)
-    if images.shape != (due, 28, 28) or labels.shape != (due,) or labels.max() > 9:
+    images = read_file(name, split, "images", root)
+    labels = read_file(name, split, "labels", root)
+    if labels.max() > 9:
         raise DataError(
-            f"{name}: {folder} holds {split} images of shape {images.shape} with labels of shape "
-            f"{labels.shape} up to {labels.max(initial=0)}, not {due} images of 28 x 28 with a "
-            f"label 0 to 9 each; fetch it again: straightdp fetch {name}"
+            f"{name}: a label of {labels.max()} in {split} where 0 to 9 are due; fetch it again: "
+            f"straightdp fetch {name}"
         )
     return ImageSet(name, images, labels.astype(np.int64))
 
 
-def _read(name: str, folder: Path, file: str, dimensions: int) -> np.ndarray:
-    """One IDX file, gzipped (as `straightdp fetch` leaves it) or plain."""
+def raw_folder(name: str, root: Path | None = None) -> Path:
+    """Where a fetched source's files are, in torchvision's layout."""
+    return data_root(root) / SOURCES[name].folder / "raw"
+
+
+def read_file(name: str, split: Split, part: str, root: Path | None = None) -> np.ndarray:
+    """One IDX file, gzipped (as `straightdp fetch` leaves it) or plain, of the due shape.
+
+    `part` is "images", (N, 28, 28), or "labels", (N,); unsigned bytes.
+    """
+    folder, source = raw_folder(name, root), SOURCES[name]
+    size = source.train_size if split == "train" else source.test_size
+    due = (size, 28, 28) if part == "images" else (size,)
+    file = f"{PREFIX[split]}-{part}-idx{len(due)}-ubyte"
     advice = f"run `straightdp fetch {name}`, or name its folder in {ROOT_VARIABLE}"
     for path in (folder / f"{file}.gz", folder / file):
         if path.exists():
@@ -130,9 +138,12 @@ def _read(name: str, folder: Path, file: str, dimensions: int) -> np.ndarray:
         raise DataError(f"{name}: {folder / file}[.gz] is not there; {advice}")
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return parse_idx(raw, dimensions)
+        array = parse_idx(raw, len(due))
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{name}: {path} is damaged ({error}); {advice}") from error
+    if array.shape != due:
+        raise DataError(f"{name}: {path} is of shape {array.shape}, not {due}; {advice}")
+    return array
 
 
 def parse_idx(raw: bytes, dimensions: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from straightdp.evaluation.probe import CHUNK, LeNet, scaled, train_lenet
-from straightdp.files import load_tensors, save_tensors
+from straightdp.files import DamagedFile, load_tensors, save_tensors
 
 INCEPTION, LENET = "inception_v3_tf", "fid_lenet"
 WEIGHTS_VARIABLE = "STRAIGHTDP_INCEPTION"
@@ -45,7 +45,10 @@ def tensor_checksum(state: dict[str, torch.Tensor]) -> str:
 
 @dataclass(frozen=True)
 class LeNetExtractor:
-    """The 84 penultimate features of a LeNet trained on real images."""
+    """The 84 penultimate features of a LeNet trained on real images.
+
+    They are what the network's last ReLU gives, so none is negative.
+    """
 
     network: LeNet
     checksum: str
@@ -53,6 +56,7 @@ class LeNetExtractor:
 
     @classmethod
     def train(cls, images: np.ndarray, labels: np.ndarray, steps: int) -> LeNetExtractor:
+        """Train on images (N, 28, 28) uint8 with labels (N,) by LENET_SCHEDULE."""
         network = train_lenet(images, labels, steps, **LENET_SCHEDULE)
         return cls(network, tensor_checksum(network.state_dict()))
 
@@ -61,8 +65,12 @@ class LeNetExtractor:
 
     @classmethod
     def load(cls, path: Path) -> LeNetExtractor:
+        """Read what :meth:`save` wrote; :class:`DamagedFile` names a file that is not that."""
         network = LeNet()
-        network.load_state_dict(load_tensors(path))
+        try:
+            network.load_state_dict(load_tensors(path))
+        except (RuntimeError, TypeError) as error:  # other tensors; not a dict of tensors
+            raise DamagedFile(f"{path}: not the weights of {LENET}") from error
         return cls(network.eval(), tensor_checksum(network.state_dict()))
 
     @torch.no_grad()
@@ -82,7 +90,10 @@ def inception_input(images: np.ndarray) -> torch.Tensor:
 
 
 class InceptionExtractor:
-    """Inception-V3's 2,048 pool-3 features; `weights` is a file that is already there."""
+    """Inception-V3's 2,048 pool-3 features; `weights` is a file that is already there.
+
+    Its checksum is the file's own SHA-256, cut to 12 digits.
+    """
 
     name = INCEPTION
 
@@ -90,10 +101,14 @@ class InceptionExtractor:
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
         self.checksum = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
+        load_tensors(weights)  # refuses a file with code in it, which torch-fidelity would run
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        network = FeatureExtractorInceptionV3(
-            "inception-v3-compat", ["2048"], feature_extractor_weights_path=str(weights)
-        )
+        try:
+            network = FeatureExtractorInceptionV3(
+                "inception-v3-compat", ["2048"], feature_extractor_weights_path=str(weights)
+            )
+        except (RuntimeError, TypeError) as error:
+            raise DamagedFile(f"{weights}: not the weights of {INCEPTION}") from error
         self.network = network.eval().to(self.device)
 
     @torch.no_grad()

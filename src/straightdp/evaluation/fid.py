@@ -22,21 +22,30 @@ class Statistics:
 
 def gaussian_statistics(features: np.ndarray) -> Statistics:
     """Of features (n, F); ValueError where n < 2 or a value is not finite."""
-    if len(features) < 2:
-        raise ValueError(f"{len(features)} samples: a covariance needs at least 2")
     values = np.asarray(features, np.float64)
+    if values.ndim != 2:
+        raise ValueError(f"features have shape {values.shape}, not (n, F)")
+    if len(values) < 2:
+        raise ValueError(f"n = {len(values)} samples: a covariance needs at least 2")
     if not np.isfinite(values).all():
         raise ValueError("features hold values that are not finite")
-    return Statistics(values.mean(0), np.cov(values, rowvar=False), len(values))
+    covariance = np.atleast_2d(np.cov(values, rowvar=False))
+    return Statistics(values.mean(0), covariance, len(values))
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:
+    """The symmetric root of a positive semi-definite (F, F), rounding below 0 cut off."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     return (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
 
 def frechet_distance(a: Statistics, b: Statistics) -> float:
-    """|m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a^1/2 C_b C_a^1/2)^1/2), at least 0."""
+    """|m_a - m_b|^2 + tr(C_a + C_b - 2 (C_a^1/2 C_b C_a^1/2)^1/2), at least 0.
+
+    ValueError where the two differ in their number of features.
+    """
+    if a.mean.shape != b.mean.shape:
+        raise ValueError(f"statistics of {len(a.mean)} and of {len(b.mean)} features")
     root = _root(a.covariance)
     inner = root @ b.covariance @ root
     eigenvalues = np.linalg.eigvalsh((inner + inner.T) / 2)

@@ -6,6 +6,7 @@ belongs to its cell and lies within the declared budget; anything else is refuse
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from straightdp.config import Preset
@@ -13,6 +14,7 @@ from straightdp.files import DamagedFile, read_json, write_text
 from straightdp.reports.table import (
     Caption,
     CellResult,
+    Missing,
     summarise,
     to_csv,
     to_latex,
@@ -57,26 +59,42 @@ def read_metrics(path: Path, cell: Cell, row: Row, evaluation: dict) -> CellResu
             str(record["extractor_checksum"]),
             int(record["n_samples"]),
         )
-    except (KeyError, TypeError) as error:
+    except DamagedFile:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise DamagedFile(f"{path}: lacks or garbles {error}") from error
 
 
+def not_there(cell: Cell) -> str:
+    """The reason of a hole whose caller knows no better one."""
+    return "no metrics file yet"
+
+
 def write_study(
-    preset: Preset, study: Study, root: Path, partial: bool = False
+    preset: Preset,
+    study: Study,
+    root: Path,
+    partial: bool = False,
+    reason: Callable[[Cell], str] = not_there,
 ) -> tuple[list[Path], str]:
     """Write md, csv and tex; returns their paths and the Markdown.
 
-    A cell without metrics is a hole under `partial` (the files are then TABLE.partial.*) and
-    refused otherwise; so is a damaged file, always.
+    A cell without metrics is a hole under `partial` (the files are then TABLE.partial.*), listed
+    below the table with its `reason`, and refused otherwise. A damaged file is refused always.
     """
     name, evaluation = metrics_name(preset), evaluation_config(preset)
-    results, troubles = [], []
+    results: list[CellResult] = []
+    missing: list[Missing] = []
+    troubles = []
     for row in study.rows:
         for cell in row_cells(preset, row):
             path = cell.folder(root) / name
             try:
                 results.append(read_metrics(path, cell, row, evaluation))
             except FileNotFoundError:
+                missing.append(
+                    Missing(row.block, row.method, cell.epsilon, cell.seed, reason(cell))
+                )
                 if not partial:
                     troubles.append(f"{path}: not there; `straightdp status` says why")
             except DamagedFile as error:
@@ -99,9 +117,9 @@ def write_study(
         seeds=preset.grid.seeds,
     )
     texts = {
-        "md": to_markdown(entries, results, caption),
+        "md": to_markdown(entries, results, caption, missing),
         "csv": to_csv(entries, results, caption),
-        "tex": to_latex(entries, results, caption),
+        "tex": to_latex(entries, results, caption, missing),
     }
     stem = f"{study.name}.partial" if partial else study.name
     paths = [TABLES / preset.name / f"{stem}.{suffix}" for suffix in texts]

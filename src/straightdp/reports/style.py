@@ -10,6 +10,10 @@ BLOCKS = {
 }
 BOLD_BLOCKS = ("pixel", "latent")  # the best is marked within each of these
 METHODS = {
+    "dp_merf": "DP-MERF (kernel embedding)",
+    "dp_hp": "DP-HP (Hermite embedding)",
+    "dp_ntk": "DP-NTK (NTK embedding)",
+    "private_evolution": "Private Evolution (frozen prior)",
     "release_samples": "Sampled from the release",
     "prior_guidance": "Public prior + guidance",
     "uniform": "Uniform DP-SGD",

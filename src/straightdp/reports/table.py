@@ -1,12 +1,13 @@
 """Table 1 from evaluated cells: summaries over seeds, then CSV, Markdown and LaTeX.
 
 The deviation is the sample standard deviation (ddof 1), left out where n < 2. A number that
-is not there is a hole and shown as one.
+is not there is a hole and shown as one, with its reason below the table where one is known.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from straightdp.reports.paper import table1_value
 
 
 class MixedExtractors(ValueError):
-    """FIDs of different extractors, which no column may mix."""
+    """FIDs that no column may mix: of different extractors, or of different sample sizes."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,24 @@ class CellResult:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A cell that should be there and is not, with why."""
+
+    block: str
+    method: str
+    epsilon: float
+    seed: int
+    reason: str
+
+    def __str__(self) -> str:
+        label = style.METHODS.get(self.method, self.method)
+        return (
+            f"{style.BLOCKS.get(self.block, self.block)}: {label}, epsilon {self.epsilon:g}, "
+            f"seed {self.seed}: {' '.join(self.reason.split())}"
+        )
+
+
+@dataclass(frozen=True)
 class Caption:
     """What the caption says of the run."""
 
@@ -51,7 +70,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row at one budget, over the seeds that are there."""
+    """A row at one budget, over the n seeds that are there of `expected`; NaN is a hole."""
 
     block: str
     method: str
@@ -69,19 +88,46 @@ def _mean_std(values: list[float]) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
+def _check(
+    results: Sequence[CellResult],
+    rows: Sequence[tuple[str, str]],
+    epsilons: Sequence[float],
+    seeds: Sequence[int],
+) -> None:
+    measures = {(one.extractor, one.extractor_checksum, one.n_samples) for one in results}
+    if len(measures) > 1:
+        names = ", ".join(f"{name} ({check}), n = {n}" for name, check, n in sorted(measures))
+        raise MixedExtractors(
+            "FIDs of different extractors or sample sizes cannot share a column: "
+            f"{names}; evaluate all cells anew"
+        )
+    places = Counter((one.block, one.method, one.epsilon, one.seed) for one in results)
+    for (block, method, epsilon, seed), count in places.items():
+        cell = f"{block} {method} at epsilon {epsilon:g}, seed {seed}"
+        if (block, method) not in rows or epsilon not in epsilons or seed not in seeds:
+            raise ValueError(f"{cell}: the table has no place for it")
+        if count > 1:
+            raise ValueError(f"{cell}: {count} results where there is one cell")
+    for one in results:
+        if not (0 <= one.accuracy <= 1 and 0 <= one.fid < math.inf):
+            raise ValueError(
+                f"{one.block} {one.method} at epsilon {one.epsilon:g}, seed {one.seed}: "
+                f"accuracy {one.accuracy} or FID {one.fid} is out of range"
+            )
+
+
 def summarise(
     results: Sequence[CellResult],
     rows: Sequence[tuple[str, str]],
     epsilons: Sequence[float],
     seeds: Sequence[int],
 ) -> list[Entry]:
-    """One entry a (block, method) row and budget, in the given order."""
-    extractors = {(one.extractor, one.extractor_checksum) for one in results}
-    if len(extractors) > 1:
-        names = ", ".join(f"{name} ({checksum})" for name, checksum in sorted(extractors))
-        raise MixedExtractors(
-            f"FIDs of different extractors cannot share a column: {names}; evaluate all cells anew"
-        )
+    """One entry a (block, method) row and budget, in the given order.
+
+    Raises :class:`MixedExtractors`, and ValueError for a cell that is not among the rows,
+    stands twice, or has an accuracy outside [0, 1] or a FID that is negative or not finite.
+    """
+    _check(results, rows, epsilons, seeds)
     entries = []
     for block, method in rows:
         for epsilon in epsilons:
@@ -117,9 +163,9 @@ def to_csv(entries: Sequence[Entry], results: Sequence[CellResult], caption: Cap
                 "accuracy_std": entry.accuracy_std,
                 "fid_mean": entry.fid,
                 "fid_std": entry.fid_std,
-                "fid_extractor": first.extractor if first else "",
-                "fid_extractor_checksum": first.extractor_checksum if first else "",
-                "n_samples": first.n_samples if first else 0,
+                "fid_extractor": first.extractor if first and entry.n else "",
+                "fid_extractor_checksum": first.extractor_checksum if first and entry.n else "",
+                "n_samples": str(first.n_samples) if first and entry.n else "",
                 "paper_accuracy_mean": paper.accuracy if paper else math.nan,
                 "paper_accuracy_std": paper.accuracy_std if paper else math.nan,
                 "paper_fid_mean": paper.fid if paper else math.nan,
@@ -132,7 +178,8 @@ def to_csv(entries: Sequence[Entry], results: Sequence[CellResult], caption: Cap
 def best(entries: Sequence[Entry]) -> set[tuple[str, str, float, str]]:
     """(block, method, epsilon, metric) of the best per column within each pipeline block.
 
-    Compared as printed, so that values that look equal are both marked.
+    Compared as printed, so that values that look equal are both marked (the paper's Table 1
+    marks one of two that print as 63.3). A column with a single value has no best.
     """
     marked = set()
     for block in style.BOLD_BLOCKS:
@@ -159,9 +206,9 @@ def _shown(value: float, digits: int) -> float:
 def _cell(entry: Entry, metric: str, bold: bool, marks: tuple[str, str], plus_minus: str) -> str:
     digits = style.ACCURACY_DIGITS if metric == "accuracy" else style.FID_DIGITS
     mean, deviation = getattr(entry, metric), getattr(entry, f"{metric}_std")
-    missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
     if not entry.n:
-        return style.HOLE + missing
+        return style.HOLE
+    missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
     text = f"{mean:.{digits}f}"
     if not math.isnan(deviation):
         text += f"{plus_minus}{deviation:.{digits}f}"
@@ -174,7 +221,7 @@ def caption_text(caption: Caption, results: Sequence[CellResult], entries: Seque
     seeds = ", ".join(map(str, caption.seeds))
     what = f"{caption.title}, preset {caption.preset} ({caption.public} to {caption.private}"
     text = (
-        f"{what}, delta {caption.delta:g}, {caption.adjacency.replace('_', ' ')}, "
+        f"{what}, delta {_number(caption.delta)}, {caption.adjacency.replace('_', ' ')}, "
         f"seed{'s' if len(caption.seeds) > 1 else ''} {seeds}"
     )
     text += f", {first.n_samples} samples a cell)." if first else ")."
@@ -186,9 +233,20 @@ def caption_text(caption: Caption, results: Sequence[CellResult], entries: Seque
     if len(caption.seeds) > 1:
         text += " Mean and sample standard deviation over seeds."
     text += " Bold: best per column within each pipeline block."
-    if any(one.n < one.expected for one in entries):
+    if not all(one.n for one in entries):
         text += f" {style.HOLE}: not there yet."
+    if any(0 < one.n < one.expected for one in entries):
+        text += " (k/m seeds): over the k of m seeds that are there."
     return text
+
+
+def _number(value: float) -> str:
+    """0.3, 1, 1e-5, or the sign for infinity."""
+    return "\u221e" if value == math.inf else f"{value:g}".replace("e-0", "e-")
+
+
+def _fid_head(results: Sequence[CellResult]) -> str:
+    return f"FID ({results[0].extractor})" if results else "FID"
 
 
 def _columns(entries: Sequence[Entry]) -> list[float]:
@@ -202,12 +260,18 @@ def _grouped(entries: Sequence[Entry]) -> dict[str, dict[str, list[Entry]]]:
     return blocks
 
 
-def to_markdown(entries: Sequence[Entry], results: Sequence[CellResult], caption: Caption) -> str:
+def to_markdown(
+    entries: Sequence[Entry],
+    results: Sequence[CellResult],
+    caption: Caption,
+    missing: Sequence[Missing] = (),
+) -> str:
     """As the paper lays it out: blocks of rows, Acc and FID under each budget."""
     marked, epsilons = best(entries), _columns(entries)
     head = ["Method"]
     for epsilon in epsilons:
-        head += [f"Acc, \u03b5 = {epsilon:g}", f"FID\u2193, \u03b5 = {epsilon:g}"]
+        budget = f"\u03b5 = {_number(epsilon)}"
+        head += [f"Acc, {budget}", f"{_fid_head(results)}\u2193, {budget}"]
     lines = [head]
     for block, methods in _grouped(entries).items():
         lines.append([f"*{style.BLOCKS.get(block, block)}*", *[""] * (2 * len(epsilons))])
@@ -226,23 +290,34 @@ def to_markdown(entries: Sequence[Entry], results: Sequence[CellResult], caption
         + " |"
         for line in lines
     ]
-    return "\n".join([caption_text(caption, results, entries), "", shown[0], rule, *shown[1:], ""])
+    reasons = ["", "Not there:", "", *(f"- {one}" for one in missing)] if missing else []
+    text = caption_text(caption, results, entries)
+    return "\n".join([text, "", shown[0], rule, *shown[1:], *reasons, ""])
 
 
-_ESCAPES = {"_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", style.HOLE: "---"}
+_ESCAPES = str.maketrans(
+    {character: f"\\{character}" for character in "_&%#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {style.HOLE: "---", "\u221e": r"$\infty$"}
+)
 
 
 def _latex(text: str) -> str:
-    for plain, escaped in _ESCAPES.items():
-        text = text.replace(plain, escaped)
-    return text.replace("Low-B0", "Low-$B_0$").replace(" + ", " $+$ ")
+    return text.translate(_ESCAPES).replace("Low-B0", "Low-$B_0$").replace(" + ", " $+$ ")
 
 
-def to_latex(entries: Sequence[Entry], results: Sequence[CellResult], caption: Caption) -> str:
-    """A booktabs table."""
+def to_latex(
+    entries: Sequence[Entry],
+    results: Sequence[CellResult],
+    caption: Caption,
+    missing: Sequence[Missing] = (),
+) -> str:
+    """A booktabs table; the reasons of what is missing are comments below it."""
     marked, epsilons = best(entries), _columns(entries)
     span = 1 + 2 * len(epsilons)
-    heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{$\varepsilon{{=}}{e:g}$}}" for e in epsilons)
+    budgets = [_number(epsilon).replace("\u221e", r"\infty") for epsilon in epsilons]
+    heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{$\varepsilon{{=}}{text}$}}" for text in budgets)
+    rules = "".join(rf"\cmidrule(lr){{{i}-{i + 1}}}" for i in range(2, span, 2))
     lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
@@ -251,7 +326,8 @@ def to_latex(entries: Sequence[Entry], results: Sequence[CellResult], caption: C
         rf"\begin{{tabular}}{{l{'cc' * len(epsilons)}}}",
         r"\toprule",
         rf" & {heads} \\",
-        "Method" + r" & Acc & FID$\downarrow$" * len(epsilons) + r" \\",
+        rules,
+        "Method" + rf" & Acc & {_latex(_fid_head(results))}$\downarrow$" * len(epsilons) + r" \\",
     ]
     for block, methods in _grouped(entries).items():
         lines.append(r"\midrule")
@@ -267,5 +343,6 @@ def to_latex(entries: Sequence[Entry], results: Sequence[CellResult], caption: C
                     text = _cell(entry, metric, bold, (r"\textbf{", "}"), r"\,$\pm$\,")
                     parts.append(text.replace(style.HOLE, "---"))
             lines.append(" & ".join(parts) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    lines += [*(f"% not there: {one}" for one in missing), ""]
     return "\n".join(lines)

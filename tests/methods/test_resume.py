@@ -1,0 +1,151 @@
+"""A killed cell goes on from its checkpoint and ends bit for bit as the undisturbed one."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, write_preset
+
+from straightdp.cli.units import Busy, Workspace, locked, prerequisites, run_unit
+from straightdp.config import load_preset
+from straightdp.device import Compute
+from straightdp.files import load_tensors
+from straightdp.methods.progress import Progress
+from straightdp.methods.training import Checkpoints, Phase, run_phase
+from straightdp.studies.cells import resolve
+
+KILLER = """
+import os, signal, sys
+from straightdp.methods.progress import Progress
+left = int(sys.argv[1])
+def step(self, phase, done, total, detail=""):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+Progress.step = step
+from straightdp.cli.main import main
+main(["cell", sys.argv[2], "--preset", "tiny.yaml"])
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A folder with the public stage, and one cell run to its end."""
+    folder = tmp_path_factory.mktemp("resume")
+    preset = load_preset(write_preset(folder / "tiny.yaml", TINY))
+    workspace = Workspace(folder / "results" / "tiny")
+    cell = resolve(preset, "tha_moments", "pixel", 1.0, 0)
+    run_unit(cell, workspace, preset.execution, threads=1)
+    done = workspace.folder(cell)
+    kept = folder / "undisturbed"
+    shutil.move(done, kept)
+    return folder, preset, workspace, cell, kept
+
+
+def assert_same(a: Path, b: Path) -> None:
+    assert (a / "transcript.jsonl").read_bytes() == (b / "transcript.jsonl").read_bytes()
+    with np.load(a / "samples.npz") as one, np.load(b / "samples.npz") as other:
+        assert np.array_equal(one["images"], other["images"])
+        assert np.array_equal(one["labels"], other["labels"])
+    one, other = load_tensors(a / "model.pt"), load_tensors(b / "model.pt")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert (a / "gradients.json").read_bytes() == (b / "gradients.json").read_bytes()
+
+
+# 12 distillation steps, then 12 private ones, a checkpoint every 5: in the first block of
+# each phase, between checkpoints, and right after one.
+@pytest.mark.parametrize("step", [3, 11, 13, 18, 24])
+def test_a_cell_killed_at_any_step_ends_the_same(undisturbed, step):
+    folder, preset, workspace, cell, kept = undisturbed
+    shutil.rmtree(workspace.folder(cell), ignore_errors=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, str(step), cell.id],
+        cwd=folder,
+        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert not (workspace.folder(cell) / "run.json").exists()
+    run_unit(cell, workspace, preset.execution, threads=1)
+    assert_same(workspace.folder(cell), kept)
+    assert not (workspace.folder(cell) / "state").exists()
+
+
+def test_a_truncated_newest_checkpoint_falls_back_to_the_one_before(undisturbed):
+    folder, preset, workspace, cell, kept = undisturbed
+    shutil.rmtree(workspace.folder(cell), ignore_errors=True)
+    subprocess.run(
+        [sys.executable, "-c", KILLER, "24", cell.id],
+        cwd=folder,
+        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+    )
+    checkpoints = sorted((workspace.folder(cell) / "state").glob("dp-sgd-*.pt"))
+    assert len(checkpoints) == 2
+    raw = checkpoints[-1].read_bytes()
+    checkpoints[-1].write_bytes(raw[: len(raw) // 2])
+    run_unit(cell, workspace, preset.execution, threads=1)
+    assert_same(workspace.folder(cell), kept)
+
+
+def test_two_at_once_the_second_is_told_who_is_at_work(tmp_path):
+    with locked(tmp_path / "cell"):
+        with pytest.raises(Busy, match=r"process \d+ on .* is at work"):
+            with locked(tmp_path / "cell"):
+                pass
+    with locked(tmp_path / "cell"):
+        pass
+
+
+def test_prerequisites_of_a_latent_cell_come_in_order(undisturbed):
+    _, preset, _, _, _ = undisturbed
+    kinds = [unit.kind for unit in prerequisites(resolve(preset, "uniform", "latent", 1.0, 0))]
+    assert kinds == ["data", "autoencoder", "public"]
+
+
+class Counter:
+    """A part whose state is a number, for the loop alone."""
+
+    def __init__(self):
+        self.value = 0.0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+def test_a_phase_of_any_length_resumes_at_any_interruption(tmp_path):
+    compute = Compute(torch.device("cpu"), False, 1, 8, 3)
+    for stop in range(1, 11):
+        folder, steps = tmp_path / str(stop), []
+
+        def phase(counter, limit, steps=steps):
+            def step(index):
+                if index >= limit:
+                    raise KeyboardInterrupt
+                counter.value = counter.value * 1.5 + index
+                steps.append(index)
+                return ""
+
+            return Phase("count", 10, {"counter": counter}, step)
+
+        if stop < 10:
+            with pytest.raises(KeyboardInterrupt):
+                run_phase(phase(Counter(), stop), folder, compute, Progress("t"))
+        last = Counter()
+        run_phase(phase(last, 99), folder, compute, Progress("t"))
+        expected = 0.0
+        for index in range(10):
+            expected = expected * 1.5 + index
+        assert last.value == expected
+        assert len(list(folder.glob("*.pt"))) <= 2
+        assert Checkpoints(folder, "count").newest(Progress("t"))["step"] == 10

@@ -1,0 +1,186 @@
+"""A tiny grid through Snakemake, as a user meets it: failure, rerun, no-ops, new seeds.
+
+One folder is carried through the steps in order; each test says what must hold there.
+"""
+
+import copy
+import json
+import shutil
+
+import pytest
+from conftest import REPOSITORY, TINY, run, write_preset
+
+from straightdp.config import load_preset
+from straightdp.studies.cells import metrics_name
+from straightdp.studies.grid import TABLE1, study_cells
+
+
+def snakemake(folder, *arguments, preset="tiny.yaml", check=True):
+    return run(
+        "snakemake",
+        "--profile",
+        "profiles/local",
+        "--cores",
+        "2",
+        *arguments,
+        "--config",
+        f"preset={preset}",
+        cwd=folder,
+        check=check,
+    )
+
+
+def planned(done) -> dict[str, int]:
+    """Jobs by rule, from a dry run's table."""
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {
+        line[0]: int(line[1])
+        for line in lines
+        if len(line) == 2 and line[1].isdigit() and line[0] != "total"
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A working copy of the workflow with a tiny preset."""
+    folder = tmp_path_factory.mktemp("grid")
+    shutil.copy(REPOSITORY / "Snakefile", folder)
+    shutil.copytree(REPOSITORY / "workflow", folder / "workflow")
+    shutil.copytree(REPOSITORY / "profiles", folder / "profiles")
+    write_preset(folder / "tiny.yaml", TINY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cells(folder):
+    return study_cells(load_preset(folder / "tiny.yaml"), TABLE1)
+
+
+@pytest.fixture(scope="module")
+def broken(folder, cells):
+    """A cell that cannot run: an earlier start of it declared another budget."""
+    cell = next(one for one in cells if one.method == "uniform_moments" and one.space == "latent")
+    state = folder / "results" / "tiny" / "cells" / cell.id / "state"
+    state.mkdir(parents=True)
+    other = {"kind": "declaration", "schema": 1, "epsilon": 7.0}
+    (state / "transcript.jsonl").write_text(json.dumps(other) + "\n")
+    return cell
+
+
+@pytest.fixture(scope="module")
+def first_run(folder, broken):
+    return snakemake(folder, "table1", check=False)
+
+
+def test_a_dry_run_names_every_cell(folder, cells, broken):
+    done = snakemake(folder, "-n", "table1")
+    assert planned(done)["cell"] == len(cells) == 12
+    assert all(cell.id in done.stdout for cell in cells)
+
+
+def test_a_failing_cell_leaves_the_others_done(folder, cells, broken, first_run):
+    assert first_run.returncode != 0
+    assert not (folder / "tables" / "tiny" / "table1.md").exists()
+    name = metrics_name(load_preset(folder / "tiny.yaml"))
+    for cell in cells:
+        exists = (folder / "results" / "tiny" / "cells" / cell.id / name).exists()
+        assert exists == (cell.id != broken.id), cell.id
+
+
+def test_status_gives_the_reason_and_the_log(folder, broken, first_run):
+    shown = run("straightdp", "status", "--preset", "tiny.yaml", cwd=folder).stdout
+    assert "11 of 12 cells done" in shown
+    after = shown.split(broken.id, 1)[1]
+    assert "exception" in after and "another mechanism" in after and "log.txt" in after
+
+
+def test_a_partial_table_shows_the_hole(folder, first_run):
+    done = run("straightdp", "report", "table1", "--partial", "--preset", "tiny.yaml", cwd=folder)
+    row = next(line for line in done.stdout.split("Latent")[1].splitlines() if "Uniform + m" in line)
+    assert row.count("\u2014 (0/1 seeds)") == 2
+    assert (folder / "tables" / "tiny" / "table1.partial.csv").exists()
+    whole = run("straightdp", "report", "table1", "--preset", "tiny.yaml", cwd=folder, check=False)
+    assert whole.returncode != 0 and not (folder / "tables" / "tiny" / "table1.md").exists()
+
+
+def test_rerun_failed_runs_that_cell_alone(folder, cells, broken, first_run):
+    root = folder / "results" / "tiny" / "cells"
+    before = {cell.id: root / cell.id / "run.json" for cell in cells if cell.id != broken.id}
+    stamps = {key: path.stat().st_mtime_ns for key, path in before.items()}
+    shutil.rmtree(root / broken.id / "state")
+    done = run("straightdp", "rerun", "--failed", "--preset", "tiny.yaml", cwd=folder)
+    assert "snakemake" in done.stdout.splitlines()[0] and broken.id in done.stdout
+    assert {key: path.stat().st_mtime_ns for key, path in before.items()} == stamps
+    assert (root / broken.id / "run.json").exists()
+    assert (folder / "tables" / "tiny" / "table1.tex").exists()
+    again = run("straightdp", "rerun", "--failed", "--preset", "tiny.yaml", cwd=folder)
+    assert "no failed cells" in again.stdout
+
+
+def test_a_second_run_does_nothing(folder, first_run):
+    assert "Nothing to be done" in (
+        (done := snakemake(folder, "table1")).stdout + done.stderr
+    )
+
+
+def test_a_white_space_edit_and_a_style_change_rerun_nothing(folder, first_run):
+    rules = folder / "workflow" / "rules" / "cells.smk"
+    text = rules.read_text()
+    rules.write_text(text.replace("rule cell:\n", "rule cell:\n\n").replace("    shell:", "\n    shell:"))
+    try:
+        assert planned(snakemake(folder, "-n", "table1")) == {}
+    finally:
+        rules.write_text(text)
+
+
+def test_a_new_seed_runs_its_cells_and_the_table(folder, first_run):
+    values = copy.deepcopy(TINY)
+    values["grid"]["seeds"] = [0, 1]
+    write_preset(folder / "two.yaml", values)
+    jobs = planned(snakemake(folder, "-n", "table1", preset="two.yaml"))
+    assert jobs == {
+        "autoencoder": 1,
+        "public_stage": 4,
+        "cell": 12,
+        "evaluate": 12,
+        "write_table": 1,
+        "table1": 1,
+    }
+
+
+def test_a_changed_evaluation_trains_nothing(folder, first_run):
+    values = copy.deepcopy(TINY)
+    values["evaluation"]["probe"]["steps"] = 21
+    write_preset(folder / "probe.yaml", values)
+    jobs = planned(snakemake(folder, "-n", "table1", preset="probe.yaml"))
+    assert "cell" not in jobs and "public_stage" not in jobs and jobs["evaluate"] == 12
+
+
+def test_every_transcript_replays_within_its_budget(folder, cells, first_run):
+    for cell in cells:
+        done = run("straightdp", "replay", cell.id, "--preset", "tiny.yaml", cwd=folder)
+        spent = float(done.stdout.split()[1])
+        assert 0.99 < spent <= 1.0 and "within the declared 1" in done.stdout
+
+
+def test_a_corrupted_metrics_file_is_refused_by_name(folder, cells, first_run):
+    name = metrics_name(load_preset(folder / "tiny.yaml"))
+    path = folder / "results" / "tiny" / "cells" / cells[3].id / name
+    good = path.read_text()
+    for damaged in (good[: len(good) // 2], good.replace('"ok"', '"failed"'), "[]"):
+        path.write_text(damaged)
+        done = run(
+            "straightdp", "report", "table1", "--preset", "tiny.yaml", cwd=folder, check=False
+        )
+        assert done.returncode == 1 and str(path.relative_to(folder)) in done.stderr
+        assert "Traceback" not in done.stderr
+    path.write_text(good)
+
+
+def test_a_bad_configuration_is_one_line_naming_the_key(folder):
+    values = copy.deepcopy(TINY)
+    values["stage2"]["sampling_rat"] = 0.1
+    write_preset(folder / "bad.yaml", values)
+    done = snakemake(folder, "-n", "table1", preset="bad.yaml", check=False)
+    assert done.returncode != 0
+    assert "bad.yaml: stage2.sampling_rat: unknown key" in done.stdout + done.stderr
