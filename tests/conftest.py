@@ -90,7 +90,7 @@ def write_preset(path: Path, values: dict) -> Path:
     return path
 
 
-def run(*arguments, cwd: Path, check: bool = True, timeout: int = 500):
+def run(*arguments, cwd: Path, check: bool = True, timeout: int = 1500):
     """Run a command in `cwd`, with one thread and this interpreter's programs first."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

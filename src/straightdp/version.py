@@ -15,7 +15,7 @@ from straightdp import __version__
 
 PACKAGE = Path(__file__).parent
 DECIDING = ("data", "flow", "mechanisms", "methods", "model", "rng.py")
-EVALUATING = ("data", "evaluation", "rng.py")
+EVALUATING = ("data", "evaluation", "model/adam.py", "rng.py")
 
 
 @cache

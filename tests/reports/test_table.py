@@ -169,7 +169,7 @@ def test_holes_are_shown():
     missing = [Missing("pixel", "uniform", 0.3, 0, "timeout:\nran past its limit")]
     text = to_markdown(entries, results, CAPTION, missing)
     rows = markdown_rows(text)
-    assert rows["Pixel space", "Uniform DP-SGD"][:2] == ["—", "—"]
+    assert rows["Pixel space", "Uniform DP-SGD"][:2] == ["— (0/3 seeds)"] * 2
     ours = rows["Pixel space", "THA + moments"]
     assert ours[0] == "0.200 ± 0.141 (2/3 seeds)"
     assert ours[2] == "0.100 (1/3 seeds)"  # no deviation of one number
@@ -178,7 +178,7 @@ def test_holes_are_shown():
     reason = "Pixel space: Uniform DP-SGD, epsilon 0.3, seed 0: timeout: ran past its limit"
     assert text.endswith(f"Not there:\n\n- {reason}\n")
     latex = to_latex(entries, results, CAPTION, missing)
-    assert r"Uniform DP-SGD & --- & --- & " in latex
+    assert r"Uniform DP-SGD & --- (0/3 seeds) & --- (0/3 seeds) & " in latex
     assert latex.endswith(f"% not there: {reason}\n")
 
 
@@ -186,7 +186,7 @@ def test_a_table_of_holes_alone():
     entries = entries_of([])
     assert all(entry.n == 0 and math.isnan(entry.accuracy) for entry in entries)
     rows = markdown_rows(to_markdown(entries, [], CAPTION))
-    assert rows["Pixel space", "Uniform DP-SGD"] == ["—"] * 4
+    assert rows["Pixel space", "Uniform DP-SGD"] == ["— (0/3 seeds)"] * 4
     frame = pd.read_csv(io.StringIO(to_csv(entries, [], CAPTION)))
     assert frame["n"].tolist() == [0] * 6
     assert frame["accuracy_mean"].isna().all()

@@ -96,7 +96,9 @@ def test_status_gives_the_reason_and_the_log(folder, broken, first_run):
 
 def test_a_partial_table_shows_the_hole(folder, first_run):
     done = run("straightdp", "report", "table1", "--partial", "--preset", "tiny.yaml", cwd=folder)
-    row = next(line for line in done.stdout.split("Latent")[1].splitlines() if "Uniform + m" in line)
+    row = next(
+        line for line in done.stdout.split("Latent")[1].splitlines() if "Uniform + m" in line
+    )
     assert row.count("\u2014 (0/1 seeds)") == 2
     assert (folder / "tables" / "tiny" / "table1.partial.csv").exists()
     whole = run("straightdp", "report", "table1", "--preset", "tiny.yaml", cwd=folder, check=False)
@@ -118,15 +120,15 @@ def test_rerun_failed_runs_that_cell_alone(folder, cells, broken, first_run):
 
 
 def test_a_second_run_does_nothing(folder, first_run):
-    assert "Nothing to be done" in (
-        (done := snakemake(folder, "table1")).stdout + done.stderr
-    )
+    assert "Nothing to be done" in ((done := snakemake(folder, "table1")).stdout + done.stderr)
 
 
 def test_a_white_space_edit_and_a_style_change_rerun_nothing(folder, first_run):
     rules = folder / "workflow" / "rules" / "cells.smk"
     text = rules.read_text()
-    rules.write_text(text.replace("rule cell:\n", "rule cell:\n\n").replace("    shell:", "\n    shell:"))
+    rules.write_text(
+        text.replace("rule cell:\n", "rule cell:\n\n").replace("    shell:", "\n    shell:")
+    )
     try:
         assert planned(snakemake(folder, "-n", "table1")) == {}
     finally:

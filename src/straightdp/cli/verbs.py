@@ -97,7 +97,13 @@ def report(arguments) -> int:
 
     preset = load_preset(arguments.preset)
     study = find_study(arguments.study)
-    paths, text = write_study(preset, study, Workspace.of(preset).root, arguments.partial)
+    workspace, name = Workspace.of(preset), metrics_name(preset)
+
+    def reason(cell: Cell) -> str:
+        state = cell_state(cell, workspace, name)
+        return f"{state.kind}, {state.detail}" if state.detail else state.kind
+
+    paths, text = write_study(preset, study, workspace.root, arguments.partial, reason)
     print(text if arguments.partial else "\n".join(str(path) for path in paths))
     return 0
 

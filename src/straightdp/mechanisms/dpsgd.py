@@ -35,8 +35,8 @@ class Bucket:
             raise ValueError(f"bucket [{self.t_low}, {self.t_high}) is no part of [0, 1]")
         if not (self.clip > 0 and math.isfinite(self.clip)):
             raise ValueError(f"clip must be a positive number, not {self.clip}")
-        if not self.noise_multiplier >= 0:
-            raise ValueError(f"noise multiplier must not be negative: {self.noise_multiplier}")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ValueError(f"noise multiplier must be 0 or more, not {self.noise_multiplier}")
 
 
 @dataclass(frozen=True)
@@ -128,21 +128,25 @@ class DpSgdPlan:
 
 @dataclass(frozen=True)
 class StepLog:
-    """Statistics of one step's private gradients, without noise: benchmark data only."""
+    """Statistics of one step's private gradients (Appendix D.3).
+
+    No noise protects them, the realised batch size included: never show or keep them where
+    the records are private in earnest. They are for benchmark data sets.
+    """
 
     bucket: int
-    p50: float
+    p50: float  # quantiles of the per-example norms before clipping, of the finite ones
     p90: float
-    clip_fraction: float
+    clip_fraction: float  # examples whose contribution is not their whole gradient
     batch_size: int
 
 
 def _log(bucket: int, norms: torch.Tensor, clip: float) -> StepLog:
-    if not len(norms):
-        return StepLog(bucket, 0.0, 0.0, 0.0, 0)
-    quantiles = torch.quantile(norms, torch.tensor([0.5, 0.9], device=norms.device)).tolist()
-    clipped = (norms > clip).float().mean().item()
-    return StepLog(bucket, *quantiles, clipped, len(norms))
+    finite = norms[norms.isfinite()]
+    levels = torch.tensor([0.5, 0.9], device=norms.device)
+    quantiles = torch.quantile(finite, levels).tolist() if len(finite) else (0.0, 0.0)
+    changed = (~(norms <= clip)).sum().item()  # a norm of NaN is not below the clip
+    return StepLog(bucket, *quantiles, changed / max(len(norms), 1), len(norms))
 
 
 def private_gradient(
@@ -161,24 +165,29 @@ def private_gradient(
     """The noised mean gradient of one step, aligned with model.parameters().
 
     z (n, d) and labels (n,) are the private records, n <= the declared N (ValueError
-    otherwise); `table` (Y + 1, L, W) has the null caption last. `noise` is the key of the
-    privacy noise and of the Poisson sample, which must stay secret together; `streams` gives
-    the flow's own draws.
+    otherwise); `table` (Y + 1, L, W) has the null caption last. `noise` is the step's one key,
+    to be kept secret: of the Poisson sample, the flow's draws and the privacy noise. The
+    flow's draws go to the sampled records in their order, so if they were published, one
+    record's absence would visibly shift the draws of all after it, and move the sum by more
+    than a clip; unknown, they are exchangeable and the sensitivity is one clip. `streams`,
+    the published key, therefore serves nothing here.
     """
     if len(z) > plan.records:
         raise ValueError(
             f"{len(z)} private records, more than the declared {plan.records} "
             "(data.private_records)"
         )
+    if len(labels) != len(z):
+        raise ValueError(f"{len(z)} private records but {len(labels)} labels")
     index = plan.bucket_of(step)
     bucket = plan.buckets[index]
     device = table.device
     chosen = plan.sample(noise, step, len(z))
     shape = (len(chosen), plan.multiplicity)
     width = bucket.t_high - bucket.t_low
-    t = bucket.t_low + width * streams.uniform(Role.FLOW, step, shape, 0)
-    xi = streams.normal(Role.FLOW, step, (*shape, z.shape[1]), 1).to(device)
-    dropped = streams.uniform(Role.FLOW, step, (len(chosen),), 2) < p_uncond
+    t = bucket.t_low + width * noise.uniform(Role.FLOW, step, shape, 0)
+    xi = noise.normal(Role.FLOW, step, (*shape, z.shape[1]), 1).to(device)
+    dropped = noise.uniform(Role.FLOW, step, (len(chosen),), 2) < p_uncond
     rows = labels[chosen].masked_fill(dropped, len(table) - 1)
     batch = z[chosen].to(device)[:, None].expand(-1, plan.multiplicity, -1)
     t = t.to(device)

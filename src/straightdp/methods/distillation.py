@@ -68,6 +68,7 @@ def distillation_phase(
     compute: Compute,
 ) -> Phase:
     """The phase that writes `released` into `model` for t <= tau."""
+    released = released.to(compute.device)
     optimizer = AdamW(model.parameters(), settings.learning_rate)
     size = settings.batch * settings.euler_steps
     pool = GeneratedInputs(size, public_z.shape[1], compute.device)

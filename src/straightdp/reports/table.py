@@ -206,9 +206,9 @@ def _shown(value: float, digits: int) -> float:
 def _cell(entry: Entry, metric: str, bold: bool, marks: tuple[str, str], plus_minus: str) -> str:
     digits = style.ACCURACY_DIGITS if metric == "accuracy" else style.FID_DIGITS
     mean, deviation = getattr(entry, metric), getattr(entry, f"{metric}_std")
-    if not entry.n:
-        return style.HOLE
     missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
+    if not entry.n:
+        return style.HOLE + missing
     text = f"{mean:.{digits}f}"
     if not math.isnan(deviation):
         text += f"{plus_minus}{deviation:.{digits}f}"
@@ -235,7 +235,7 @@ def caption_text(caption: Caption, results: Sequence[CellResult], entries: Seque
     text += " Bold: best per column within each pipeline block."
     if not all(one.n for one in entries):
         text += f" {style.HOLE}: not there yet."
-    if any(0 < one.n < one.expected for one in entries):
+    if any(one.n < one.expected for one in entries):
         text += " (k/m seeds): over the k of m seeds that are there."
     return text
 
