@@ -291,8 +291,13 @@ _StrictLoader.add_constructor(
 
 def faults(error: ValidationError) -> list[str]:
     """One line a fault, led by the dotted key."""
-    lines = []
-    for fault in error.errors(include_url=False):
+    lines: list[str] = []
+    found = error.errors(include_url=False)
+    places = [fault["loc"] for fault in found]
+    for fault in found:
+        place = fault["loc"]
+        if any(len(other) > len(place) and other[: len(place)] == place for other in places):
+            continue  # follows from a fault inside it
         key = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             text = "unknown key"

@@ -77,6 +77,17 @@ def noise_streams(config: CellConfig, identity: str, state: Path) -> Streams:
     return Streams(int(path.read_text(), 16))
 
 
+def refuse_second_release(config: CellConfig, folder: Path) -> None:
+    """On real private data, a finished cell's budget is spent: it does not run again."""
+    finished = any((folder / name).exists() for name in ("model.pt", "moments.pt"))
+    if config.privacy.noise_seed == "system" and finished and not (folder / "state").exists():
+        raise PrivacyViolation(
+            f"{folder} holds a finished run with its own noise; running it again would release "
+            "the private data a second time, at a cost that adds to the first. Remove the "
+            "folder if that is meant"
+        )
+
+
 def stage1(
     config: CellConfig, inputs: Inputs, z, labels, noise: Streams, ledger: Ledger
 ) -> tuple[MomentModel, list[GaussianRelease]]:
@@ -102,6 +113,7 @@ def run_cell(
     `identity` names the cell's noise key. Unfinished state lies in `folder`/state.
     """
     state = folder / "state"
+    refuse_second_release(config, folder)
     state.mkdir(parents=True, exist_ok=True)
     noise = noise_streams(config, identity, state)
     streams = Streams.from_seed("cell", config.seed)

@@ -1,0 +1,83 @@
+"""A cell's identity: what changes it, and what must not."""
+
+import copy
+
+import pytest
+from conftest import TINY, write_preset
+
+from straightdp.config import load_preset
+from straightdp.resolved import CellConfig, ConfigError, parse
+from straightdp.studies.cells import metrics_name, resolve
+from straightdp.studies.grid import TABLE1, all_cells, study_cells
+
+
+def preset(tmp_path, change=lambda values: None):
+    values = copy.deepcopy(TINY)
+    change(values)
+    return load_preset(write_preset(tmp_path / "p.yaml", values))
+
+
+def identity(tmp_path, change=lambda values: None, method="tha_moments", space="latent"):
+    return resolve(preset(tmp_path, change), method, space, 1.0, 0).id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["grid"].update(seeds=[0, 1, 2], epsilons=[1, 3]),
+        lambda v: v["execution"].update(threads=8, micro_batch=7, checkpoint_every=3),
+        lambda v: v["evaluation"]["probe"].update(steps=99),
+        lambda v: v.update(name="another"),
+        lambda v: v["spaces"]["pixel"].update(components=17),  # the other space
+        lambda v: v["stage1"].update(guidance_start=0.3),  # another port
+        lambda v: v["backbone"]["low_b0"].update(clamp=9),  # another backbone
+    ],
+)
+def test_what_does_not_touch_a_cell_leaves_its_name(tmp_path, change):
+    assert identity(tmp_path, change) == identity(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["privacy"].update(delta=1e-6),
+        lambda v: v["privacy"].update(adjacency="replace_one"),
+        lambda v: v["stage2"].update(steps=13),
+        lambda v: v["stage1"]["distillation"].update(steps=13),
+        lambda v: v["data"].update(glyph_count=401),
+        lambda v: v["autoencoder"].update(steps=21),
+        lambda v: v["sampling"].update(guidance=1.0),
+    ],
+)
+def test_what_decides_a_result_changes_its_name(tmp_path, change):
+    assert identity(tmp_path, change) != identity(tmp_path)
+
+
+def test_a_cell_without_the_release_ignores_its_settings(tmp_path):
+    def change(values):
+        values["stage1"]["distillation"]["steps"] = 99
+        values["stage1"]["weight"] = 0.3
+
+    assert identity(tmp_path, change, "uniform") == identity(tmp_path, method="uniform")
+
+
+def test_an_evaluation_setting_renames_the_metrics_file_alone(tmp_path):
+    a = preset(tmp_path)
+    b = preset(tmp_path, lambda v: v["evaluation"]["probe"].update(steps=99))
+    assert metrics_name(a) != metrics_name(b)
+    assert list(all_cells(a)) == list(all_cells(b))
+
+
+def test_table_1_has_twelve_rows_by_budget_and_seed(tmp_path):
+    wide = preset(tmp_path, lambda v: v["grid"].update(epsilons=[0.3, 1, 3], seeds=[0, 1, 2]))
+    cells = study_cells(wide, TABLE1)
+    assert len(cells) == 12 * 3 * 3 and len({cell.id for cell in cells}) == len(cells)
+
+
+def test_every_resolved_configuration_parses_and_refuses_by_key(tmp_path):
+    for cell in all_cells(preset(tmp_path)).values():
+        parse(CellConfig, cell.config, "x")
+    broken = copy.deepcopy(cell.config)
+    broken["sampling"]["stepz"] = 3
+    with pytest.raises(ConfigError, match=r"file\.json: sampling\.stepz: unknown key"):
+        parse(CellConfig, broken, "file.json")

@@ -1,0 +1,96 @@
+"""Presets: what is refused, and how it is said."""
+
+import copy
+import re
+import tomllib
+
+import pytest
+import yaml
+from conftest import REPOSITORY, TINY, write_preset
+
+from straightdp.config import ConfigError, load_preset
+
+
+def altered(path, change):
+    values = copy.deepcopy(TINY)
+    change(values)
+    return write_preset(path / "p.yaml", values)
+
+
+@pytest.mark.parametrize("name", ["demo", "lab", "paper"])
+def test_the_shipped_presets_are_valid(name):
+    preset = load_preset(REPOSITORY / "config" / f"{name}.yaml")
+    assert preset.name == name
+    assert preset.grid.epsilons == (0.3, 1, 3) and preset.privacy.delta == 1e-5
+
+
+def test_the_paper_preset_is_table_9():
+    paper = load_preset(REPOSITORY / "config" / "paper.yaml")
+    assert (paper.data.public, paper.data.private) == ("kmnist", "mnist")
+    assert (paper.backbone.width, paper.backbone.depth, paper.backbone.heads) == (192, 6, 6)
+    assert (paper.caption.width, paper.caption.length, paper.caption.vocabulary) == (64, 8, 256)
+    low = paper.backbone.low_b0
+    assert (low.clamp, low.late_blocks, low.decoupled, low.spectral_cap) == (16, 1, True, 1)
+    assert (paper.pretraining.steps.pixel, paper.pretraining.steps.latent) == (20_000, 12_000)
+    assert (paper.pretraining.batch, paper.pretraining.learning_rate) == (256, 1e-4)
+    assert (paper.stage1.weight, paper.stage2.weight) == (0.2, 0.65)
+    share = paper.stage1.weight / (paper.stage1.weight + paper.stage2.weight)
+    assert round(share, 3) == 0.235
+    assert (paper.stage1.rank, paper.stage1.floor) == (32, 1e-2)
+    assert (paper.stage1.distillation.steps, paper.stage1.horizon.cap) == (3000, 0.35)
+    second = paper.stage2
+    assert (second.steps, second.sampling_rate, second.multiplicity) == (2000, 0.02, 4)
+    assert second.sampling_rate * paper.data.private_records == 1200
+    assert (second.buckets, second.shapes) == (4, (0, 0.25, 0.5, 0.75, 1))
+    assert (second.learning_rate, second.ema, second.clip_reference) == (5e-5, 0.999, 1)
+    assert (paper.sampling.count, paper.sampling.steps, paper.sampling.guidance) == (
+        10_000,
+        25,
+        1.5,
+    )
+    assert paper.grid.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v["stage2"].update(sampling_rat=1), r"stage2\.sampling_rat: unknown key"),
+        (lambda v: v["stage2"].pop("steps"), r"stage2\.steps: missing key"),
+        (lambda v: v["stage2"].update(sampling_rate=1.7), r"stage2\.sampling_rate: 1\.7"),
+        (lambda v: v["grid"].update(seeds=[]), r"grid\.seeds"),
+        (lambda v: v["grid"].update(epsilons=[1, 1]), r"grid\.epsilons.*distinct"),
+        (lambda v: v["grid"].update(epsilons=[-1]), r"grid\.epsilons\.0: -1"),
+        (lambda v: v["spaces"]["pixel"].update(patch=3), r"spaces\.pixel.*patch 3"),
+        (lambda v: v["stage1"].update(rank=12), r"stage1\.rank: 12 is above spaces\.latent"),
+        (lambda v: v["data"].update(public="mnist", glyph_count=None), r"data\.public: mnist"),
+        (lambda v: v["data"].pop("glyph_count"), r"data\.glyph_count: needed"),
+        (lambda v: v["backbone"]["low_b0"].update(decoupled=False), r"low_b0.*decoupled"),
+        (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
+        (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
+        (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+    ],
+)
+def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, said):
+    path = altered(tmp_path, change)
+    with pytest.raises(ConfigError) as caught:
+        load_preset(path)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1 and text.startswith(str(path))
+    assert re.search(said, text), text
+
+
+def test_broken_files_are_named(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere.yaml: no such preset"):
+        load_preset(tmp_path / "nowhere.yaml")
+    for text in ("a: [", "- 1", "", "name: x\nname: y\n", "1: 2"):
+        (tmp_path / "b.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"b\.yaml"):
+            load_preset(tmp_path / "b.yaml")
+
+
+def test_environment_and_package_agree():
+    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
+    listed = next(one["pip"] for one in environment["dependencies"] if isinstance(one, dict))
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert sorted(listed) == sorted(project["dependencies"])
+    assert f"python{project['requires-python']}" in environment["dependencies"]
