@@ -29,12 +29,11 @@ class Adjacency(StrEnum):
     REPLACE_ONE = "replace_one"
 
 
-MIN_MULTIPLIER = 0.15  # below it a distribution would take gigabytes
+MIN_MULTIPLIER = 0.15  # below it a subsampled step is refused: no privacy, and much memory
 MAX_EPSILON = 200.0  # above it no calibration is offered
-INTERVAL = 1e-3  # widest discretisation
-TIGHT = 3e-4  # discretisation as a part of epsilon
-ROOM = 1e-5  # kept below a calibration's target, for a replay at another discretisation
-COARSE = 1e-2  # discretisation for first guesses
+WIDEST = 4e-3  # discretisation of the privacy loss, at most
+FINENESS = 0.06  # and as a part of the loss's deviation in a mechanism
+ROOM = 1e-6  # kept below a calibration's target, for rounding on its way into a transcript
 
 
 @dataclass(frozen=True)
@@ -107,13 +106,11 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
         high *= 2
     while gaussian_delta(low, epsilon) <= delta:
         low /= 2
-    root = optimize.brentq(
-        lambda s: math.log(max(gaussian_delta(s, epsilon), 1e-300)) - math.log(delta),
-        low,
-        high,
-        xtol=1e-13,
-        rtol=1e-13,
-    )
+
+    def excess(sigma: float) -> float:
+        return math.log(max(gaussian_delta(sigma, epsilon), 1e-300)) - math.log(delta)
+
+    root = optimize.brentq(excess, low, high, xtol=1e-13, rtol=1e-13)
     return float(root * (1 + 1e-10))
 
 
@@ -138,7 +135,7 @@ def _folded(mechanisms: Sequence[Mechanism]) -> tuple[float, dict[tuple[float, f
             raise ValueError(f"{mechanism.name}: {mechanism.steps} steps")
         if not 0 <= mechanism.sampling_rate <= 1:
             raise ValueError(f"{mechanism.name}: sampling rate {mechanism.sampling_rate}")
-        if mechanism.steps and mechanism.sampling_rate:
+        if mechanism.steps and mechanism.sampling_rate and sigma < math.inf:
             key = (mechanism.sampling_rate, sigma)
             steps[key] = steps.get(key, 0) + mechanism.steps
     return math.inf if inverse == 0 else inverse**-0.5, steps
@@ -148,13 +145,11 @@ def epsilon(
     mechanisms: Sequence[Mechanism],
     delta: float,
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
-    interval: float | None = None,
 ) -> float:
     """The epsilon at `delta` of the joint composition; 0 for none, inf without noise.
 
-    `interval` is the discretisation; a finer second pass is made where the first one's
-    answer asks for it. Subsampled multipliers below MIN_MULTIPLIER are refused: their
-    distributions would not fit in memory, and such a run has no privacy to speak of.
+    Beside steps, multipliers below MIN_MULTIPLIER (releases: below a third of it) raise
+    ValueError: they take much memory and give no privacy. Releases alone are exact.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, not {delta}")
@@ -165,30 +160,38 @@ def epsilon(
         return gaussian_epsilon(sigma, delta)
     for _, noise in steps:
         if noise < MIN_MULTIPLIER:
-            raise ValueError(
-                f"noise multiplier {noise:.3g} is below {MIN_MULTIPLIER}, the least that is "
-                "accounted for with subsampling; use more noise, or epsilon inf for none"
-            )
+            least = f"below {MIN_MULTIPLIER}, the least accounted for with subsampling"
+            raise ValueError(f"noise multiplier {noise:.3g} is {least}; use more, or epsilon inf")
     if sigma < MIN_MULTIPLIER / 3:
         raise ValueError(f"a release's noise multiplier {sigma:.3g} is too small to compose")
-    composition = (sigma, tuple(steps.items()), adjacency)
-    if interval is not None:
-        return float(_composed(*composition, interval).get_epsilon_for_delta(delta))
-    found, used = math.inf, COARSE
-    for part in (1.0, 0.8):  # the last pass is finer than any calibration's
-        if used == COARSE or _interval(part * found) < used:
-            used = _interval(part * (found if found < math.inf else _rough(composition, delta)))
-            found = float(_composed(*composition, used).get_epsilon_for_delta(delta))
-    return found
+    parts = tuple(sorted(steps.items()))
+    interval = _interval(sigma, parts, adjacency)
+    return float(_composed(sigma, parts, adjacency, interval).get_epsilon_for_delta(delta))
 
 
-def _rough(composition: tuple, delta: float) -> float:
-    return float(_composed(*composition, COARSE).get_epsilon_for_delta(delta))
+def _interval(sigma: float, steps: tuple, adjacency: Adjacency) -> float:
+    """The discretisation for a composition: fine against its mechanisms, bounded in memory.
+
+    Nothing is gained far below one mechanism's deviation, sqrt(total variance / count); a
+    mechanism has at most some 4e4 points and a composition some 2e6. It is a power of two,
+    which rounding of the noise does not move, so that a replay repeats a calibration.
+    """
+    moved = _contributions(adjacency)
+    variance, count, mean = sigma**-2, 1, sigma**-2 / 2
+    reach = 9 / sigma + mean
+    for (rate, noise), times in steps:
+        mu = moved / noise
+        variance += times * rate**2 * math.expm1(min(mu**2, 60.0))
+        count += times
+        reach = max(reach, math.log1p(rate * math.expm1(9 * mu + mu**2 / 2)))
+        mean += times * rate * mu**2 / 2  # bounds the mean loss, by convexity
+    width = min(WIDEST, FINENESS * math.sqrt(variance / count))
+    return 2.0 ** math.floor(math.log2(max(width, reach / 2e4, mean / 1e6)))
 
 
-def _interval(target: float) -> float:
-    """The discretisation for an epsilon of about this size."""
-    return max(min(INTERVAL, TIGHT * target), 1e-5)
+def _contributions(adjacency: Adjacency) -> float:
+    """How many clipped contributions a neighbour changes in one sum."""
+    return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
 @lru_cache(maxsize=8)
@@ -234,14 +237,15 @@ def _central_limit_scale(
     adjacency: Adjacency,
 ) -> float:
     """First guess: mu^2 = sum T q^2 (exp(c/s^2) - 1) + sum 1/s_g^2 (Dong et al. 2022)."""
-    doubled = 4.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    budget = gaussian_sigma(target, delta) ** -2 - sum(r.noise_multiplier**-2 for r in releases)
+    moved = _contributions(adjacency) ** 2
+    spent = _folded(releases)[0]
+    budget = gaussian_sigma(target, delta) ** -2 - (math.inf if spent == 0 else spent**-2)
     if budget <= 0:
         raise ValueError("the releases alone spend the whole budget; nothing is left for steps")
 
     def excess(log_scale: float) -> float:
         terms = [
-            steps * math.expm1(min(doubled / (math.exp(log_scale) * noise) ** 2, 60.0))
+            steps * math.expm1(min(moved / (math.exp(log_scale) * noise) ** 2, 60.0))
             for noise, steps in relative
         ]
         return math.log(rate**2 * sum(terms)) - math.log(budget)
@@ -261,29 +265,27 @@ def calibrate_steps(
     """The smallest scale s for which the releases and the steps together meet (target, delta).
 
     `relative` lists (sigma_k / s, T_k). The answer is certified: its own composition lies at
-    or below `target`, and above (1 - tolerance) target wherever noise decides. An infinite
-    target needs no noise (0); a target above MAX_EPSILON is refused.
+    or below `target`, and above (1 - tolerance) target unless a multiplier is at its least.
+    An infinite target needs no noise (0). Raises ValueError for a target above MAX_EPSILON,
+    for releases that leave nothing, and where there is no step to calibrate.
     """
     if target == math.inf:
         return 0.0
     _check_target(target, delta)
     if target > MAX_EPSILON:
         raise ValueError(f"epsilon {target:g} is above {MAX_EPSILON:g}; use inf for no privacy")
-    least = math.log(MIN_MULTIPLIER / min(noise for noise, _ in relative))
+    relative = [(noise, steps) for noise, steps in relative if steps]
+    if not relative or not sampling_rate > 0:
+        raise ValueError("there are no steps to calibrate; steps and sampling rate must be above 0")
+    least = math.log(MIN_MULTIPLIER / min(noise for noise, _ in relative)) + 1e-12
 
-    def excess(interval: float):
-        def at(log_scale: float) -> float:
-            steps = _workload(math.exp(log_scale), relative, sampling_rate)
-            spent = epsilon([*releases, *steps], delta, adjacency, interval)
-            return math.log(max(spent, 1e-12)) - math.log(target * (1 - ROOM))
-
-        return at
+    def excess(log_scale: float) -> float:
+        steps = _workload(math.exp(log_scale), relative, sampling_rate)
+        spent = epsilon([*releases, *steps], delta, adjacency)
+        return math.log(max(spent, 1e-12)) - math.log(target * (1 - ROOM))
 
     guess = _central_limit_scale(target, delta, releases, relative, sampling_rate, adjacency)
-    start = max(math.log(guess), least)
-    if COARSE < target:  # a coarse solution first: it costs a tenth
-        start = _secant_below(excess(COARSE), start, least, 3 * tolerance)
-    return math.exp(_secant_below(excess(_interval(target)), start, least, tolerance))
+    return math.exp(_secant_below(excess, max(math.log(guess), least), least, tolerance))
 
 
 def _secant_below(excess, start: float, least: float, tolerance: float) -> float:
@@ -320,14 +322,18 @@ def rdp_scale(
     releases: Sequence[GaussianRelease],
     relative: Sequence[tuple[float, int]],
     sampling_rate: float,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
 ) -> float:
-    """The scale by Renyi accounting and bisection: milliseconds, and never below the exact one.
+    """The scale by Renyi accounting: milliseconds, for ranking candidates (Table 9).
 
-    Add/remove adjacency; the planner ranks its candidates with it (Table 9).
+    Never below the exact one under add/remove adjacency; under replacement it halves the
+    steps' noise, which certifies nothing. Raises ValueError out of range.
     """
     if target == math.inf:
         return 0.0
-    orders = [*range(2, 12), *range(12, 64, 4), 80, 128, 256, 512]
+    orders = [*range(2, 12), *range(12, 64, 4), 80, 128, 256, 512, 2048]
+
+    moved = _contributions(adjacency)
 
     def excess(log_scale: float) -> float:
         accountant = rdp.RdpAccountant(orders)
@@ -335,12 +341,10 @@ def rdp_scale(
             accountant.compose(dp_event.GaussianDpEvent(release.noise_multiplier))
         for step in _workload(math.exp(log_scale), relative, sampling_rate):
             one = dp_event.PoissonSampledDpEvent(
-                sampling_rate, dp_event.GaussianDpEvent(step.noise_multiplier)
+                sampling_rate, dp_event.GaussianDpEvent(step.noise_multiplier / moved)
             )
             accountant.compose(dp_event.SelfComposedDpEvent(one, step.steps))
         return math.log(max(accountant.get_epsilon(delta), 1e-12)) - math.log(target)
 
-    guess = _central_limit_scale(
-        target, delta, releases, relative, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE
-    )
+    guess = _central_limit_scale(target, delta, releases, relative, sampling_rate, adjacency)
     return math.exp(_secant_below(excess, math.log(1.1 * guess), math.log(1e-2), 3e-3))

@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -149,21 +150,8 @@ def choose_plan(
     def score(beta: float, scale: float) -> float:
         return proxy(gradients, uniform * profiles[beta], scale * uniform, workload)
 
-    scores: dict[float, float] = {}
-    if len(profiles) > 1:
-        for beta in profiles:
-            scale = rdp_scale(
-                workload.epsilon,
-                workload.delta,
-                workload.releases,
-                relative(beta),
-                workload.sampling_rate,
-            )
-            scores[beta] = score(beta, scale)
-    best = max(scores, key=lambda beta: (scores[beta], -beta)) if scores else 0.0
-    certified: dict[float, tuple[float, float]] = {}
-    for beta in sorted({0.0, float(best)}):
-        scale = calibrate_steps(
+    def calibrated(by, beta: float) -> float:
+        return by(
             workload.epsilon,
             workload.delta,
             workload.releases,
@@ -171,6 +159,21 @@ def choose_plan(
             workload.sampling_rate,
             workload.adjacency,
         )
+
+    scores: dict[float, float] = {}
+    if len(profiles) > 1:
+        for beta in profiles:
+            with suppress(ValueError):  # out of range: the candidate is discarded (B.5, step 2)
+                scores[beta] = score(beta, calibrated(rdp_scale, beta))
+    best = max(scores, key=lambda beta: (scores[beta], -beta)) if scores else 0.0
+    certified: dict[float, tuple[float, float]] = {}
+    for beta in sorted({0.0, float(best)}):
+        try:
+            scale = calibrated(calibrate_steps, beta)
+        except ValueError:
+            if beta == 0:
+                raise
+            continue
         certified[beta] = (score(beta, scale), scale)
     chosen = max(certified, key=lambda beta: (certified[beta][0], -beta))
     scale = certified[chosen][1]

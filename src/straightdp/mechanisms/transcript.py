@@ -67,6 +67,7 @@ class Ledger:
     ):
         self.path = path
         self._lines = _whole_lines(path)
+        self._seen: list[tuple[int, int, int]] = []
         self._position = 0
         self.charge(
             {
@@ -83,14 +84,17 @@ class Ledger:
     def charge(self, line: dict) -> None:
         """Put one mechanism on record, durably, before it runs.
 
-        Raises :class:`TranscriptError` where an earlier process charged something else at
-        this place: the configuration or the code has changed under a half-finished run.
+        Raises :class:`TranscriptError` for a line that :func:`replay` would refuse, and where
+        an earlier process charged something else at this place: the configuration or the
+        code has changed under a half-finished run.
         """
         written = _line(line)
+        where = f"{self.path}:{self._position + 1}"
+        _mechanism(where, _parsed(where, written.decode()), self._seen, self._position == 0)
         if self._position < len(self._lines):
             if self._lines[self._position] != written:
                 raise TranscriptError(
-                    f"{self.path}:{self._position + 1}: an earlier start of this run charged "
+                    f"{where}: an earlier start of this run charged "
                     f"another mechanism here; remove {self.path.parent} to begin anew (on real "
                     "private data, the earlier charges have been spent)"
                 )
@@ -99,8 +103,18 @@ class Ledger:
                 handle.write(written)
                 handle.flush()
                 os.fsync(handle.fileno())
+            if self._position == 0:  # the new file's name must last as well
+                _sync_folder(self.path.parent)
             self._lines.append(written)
         self._position += 1
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -154,50 +168,84 @@ def replay(path: str | Path) -> Replay:
     charges steps of a bucket twice.
     """
     path = Path(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise TranscriptError(f"{path}: not text ({error.reason})") from error
     if not lines:
         raise TranscriptError(f"{path}: empty, where a declaration is due")
-    parsed = [_parsed(path, number, text) for number, text in enumerate(lines, 1)]
-    head = parsed[0]
-    if head["kind"] != "declaration" or head["schema"] != SCHEMA:
-        raise TranscriptError(f"{path}:1: expected a declaration of schema {SCHEMA}")
+    head: dict = {}
     mechanisms, seen = [], []
-    for number, line in enumerate(parsed[1:], 2):
+    for number, text in enumerate(lines, 1):
         where = f"{path}:{number}"
-        if line["kind"] == "declaration":
-            raise TranscriptError(f"{where}: a second declaration")
-        if line["kind"] == "gaussian":
-            mechanisms.append(_release(where, line))
+        line = _parsed(where, text)
+        one = _mechanism(where, line, seen, number == 1)
+        if one is None:
+            head = line
         else:
-            mechanisms.append(_steps(where, line, seen))
+            mechanisms.append(one)
+    adjacency, delta = Adjacency(head["adjacency"]), float(head["delta"])
     try:
-        adjacency, declared = Adjacency(head["adjacency"]), float(head["epsilon"])
-        delta = float(head["delta"])
         spent = epsilon(mechanisms, delta, adjacency)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise TranscriptError(f"{path}: {error}") from error
-    return Replay(spent, declared, delta, adjacency, tuple(mechanisms))
+    return Replay(spent, float(head["epsilon"]), delta, adjacency, tuple(mechanisms))
 
 
-def _parsed(path: Path, number: int, text: str) -> dict:
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is not strict JSON")
+
+
+def _parsed(where: str, text: str) -> dict:
     try:
-        line = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TranscriptError(f"{path}:{number}: not JSON ({error.msg})") from error
+        line = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise TranscriptError(f"{where}: not JSON ({error})") from error
     kind = line.get("kind") if isinstance(line, dict) else None
-    if kind not in FIELDS:
-        raise TranscriptError(f"{path}:{number}: unknown kind {kind!r}")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise TranscriptError(f"{where}: unknown kind {kind!r}")
     missing, extra = FIELDS[kind] - line.keys(), line.keys() - FIELDS[kind] - {"kind"}
     if missing or extra:
         what = f"lacks {sorted(missing)}" if missing else f"has unknown {sorted(extra)}"
-        raise TranscriptError(f"{path}:{number}: a {kind} line {what}")
+        raise TranscriptError(f"{where}: a {kind} line {what}")
     return line
+
+
+def _mechanism(where: str, line: dict, seen: list, first: bool) -> Mechanism | None:
+    """The mechanism of a parsed line, checked; None for the declaration, which comes first."""
+    if (line["kind"] == "declaration") is not first:
+        what = "expected a declaration" if first else "a second declaration"
+        raise TranscriptError(f"{where}: {what}")
+    if first:
+        return _declaration(where, line)
+    return _release(where, line) if line["kind"] == "gaussian" else _steps(where, line, seen)
+
+
+def _declaration(where: str, line: dict) -> None:
+    if line["schema"] != SCHEMA:
+        raise TranscriptError(f"{where}: schema {line['schema']!r}, where {SCHEMA} is read")
+    if line["epsilon"] != "inf":
+        _number(where, line, "epsilon")
+    if _number(where, line, "delta") >= 1:
+        raise TranscriptError(f"{where}: delta is {line['delta']!r}, not below 1")
+    for name, known in (("adjacency", list(Adjacency)), ("noise_seed", ["fixed", "system"])):
+        if line[name] not in known:
+            choices = " or ".join(known)
+            raise TranscriptError(f"{where}: {name} is {line[name]!r}, not {choices}")
+    _count(where, line, "records", 1)
+
+
+def _count(where: str, line: dict, name: str, least: int) -> int:
+    value = line[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise TranscriptError(f"{where}: {name} is {value!r}, not a count from {least} up")
+    return value
 
 
 def _number(where: str, line: dict, name: str, zero: bool = False) -> float:
     value = line[name]
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    if not good or not 0 <= value < 1e300 or (value == 0 and not zero):
         raise TranscriptError(f"{where}: {name} is {value!r}, not a positive number")
     return float(value)
 
@@ -225,13 +273,8 @@ def _steps(where: str, line: dict, seen: list) -> SubsampledSteps:
     rate = _number(where, line, "sampling_rate")
     if rate > 1:
         raise TranscriptError(f"{where}: sampling_rate {rate:g} is above 1")
-    ranges = []
-    for name in ("first_step", "steps", "bucket"):
-        value = line[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value < (name == "steps"):
-            raise TranscriptError(f"{where}: {name} is {value!r}, not a count")
-        ranges.append(value)
-    first, count, bucket = ranges
+    first, bucket = _count(where, line, "first_step", 0), _count(where, line, "bucket", 0)
+    count = _count(where, line, "steps", 1)
     for other_bucket, begin, end in seen:
         if bucket == other_bucket and first < end and begin < first + count:
             raise TranscriptError(f"{where}: steps of bucket {bucket} are charged twice")
