@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ def autoencoder(preset: Preset, seed: int) -> Unit:
     return Unit("autoencoder", f"{preset.data.public}-seed{seed}", plain(config))
 
 
+@cache
 def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     """Pretraining and every public calibration of one (space, backbone, seed)."""
     stage1, stage2 = preset.stage1, preset.stage2

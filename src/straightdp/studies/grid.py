@@ -7,6 +7,7 @@ budgets and seeds. Reading this file tells what a table needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from straightdp.config import Preset
 from straightdp.studies.cells import Cell, resolve
@@ -59,10 +60,11 @@ def row_cells(preset: Preset, row: Row) -> list[Cell]:
     ]
 
 
-def study_cells(preset: Preset, study: Study) -> list[Cell]:
+@cache
+def study_cells(preset: Preset, study: Study) -> tuple[Cell, ...]:
     """Every cell that a study needs, each once."""
     cells = {cell.id: cell for row in study.rows for cell in row_cells(preset, row)}
-    return list(cells.values())
+    return tuple(cells.values())
 
 
 def all_cells(preset: Preset) -> dict[str, Cell]:
