@@ -124,7 +124,7 @@ def train_privately(
         optimizer.step()
         model.project_()
         ema_update_(average, model, settings.ema)
-        # Realised sizes are not private: shown for published benchmark data alone.
+        # Realised sizes carry no noise: shown for published benchmark data alone.
         return (
             f"batch {entry.batch_size}, clipped {entry.clip_fraction:.0%}"
             if config.privacy.noise_seed == "fixed"
