@@ -5,9 +5,15 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from straightdp.cli.units import Workspace, autoencoder_unit, data_unit, public_unit
+from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
-from straightdp.studies.cells import extractor, metrics_name
+from straightdp.studies.cells import (
+    autoencoder_unit,
+    data_unit,
+    extractor,
+    metrics_name,
+    public_unit,
+)
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
 PRESET = str(config.get("preset", "demo"))

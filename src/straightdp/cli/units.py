@@ -15,10 +15,13 @@ from straightdp.resolved import AutoencoderConfig, CellConfig, PublicConfig, par
 from straightdp.studies.cells import (
     Cell,
     Unit,
+    autoencoder_unit,
+    data_unit,
     digest,
     evaluation_config,
     extractor,
     metrics_name,
+    public_unit,
 )
 
 RESULTS = Path("results")
@@ -51,28 +54,6 @@ class Workspace:
 
     def output(self, unit: Unit) -> Path:
         return self.folder(unit) / OUTPUTS[unit.kind]
-
-
-def autoencoder_unit(config: dict) -> Unit:
-    return Unit("autoencoder", f"{config['data']['source']}-seed{config['seed']}", config)
-
-
-def public_unit(config: dict, backbone: str) -> Unit:
-    name = f"{config['data']['source']}-{config['space']['kind']}-{backbone}-seed{config['seed']}"
-    return Unit("public", name, config)
-
-
-def data_unit(public_data: dict) -> Unit | None:
-    """The drawn images behind a configuration's public data, if they are drawn."""
-    if "count" not in public_data:
-        return None
-    config = {
-        "schema": 1,
-        "source": public_data["source"],
-        "count": public_data["count"],
-        "seed": 0,
-    }
-    return Unit("data", public_data["source"], config)
 
 
 def prerequisites(unit: Unit) -> list[Unit]:

@@ -68,18 +68,33 @@ class Cell(Unit):
     seed: int = 0
 
 
-def drawn_data(preset: Preset) -> Unit | None:
-    """The drawn public images, where the public set is drawn rather than read."""
-    data = preset.data
-    if data.public != "glyphs":
+def autoencoder_unit(config: dict) -> Unit:
+    """The autoencoder of a resolved configuration."""
+    return Unit("autoencoder", f"{config['data']['source']}-seed{config['seed']}", config)
+
+
+def public_unit(config: dict, backbone: str) -> Unit:
+    """The public stage of a resolved configuration."""
+    name = f"{config['data']['source']}-{config['space']['kind']}-{backbone}-seed{config['seed']}"
+    return Unit("public", name, config)
+
+
+def data_unit(public_data: dict) -> Unit | None:
+    """The drawn images behind a configuration's public data, if they are drawn."""
+    if "count" not in public_data:
         return None
-    config = {"schema": SCHEMA, "source": data.public, "count": data.glyph_count, "seed": 0}
-    return Unit("data", data.public, config)
+    config = {
+        "schema": SCHEMA,
+        "source": public_data["source"],
+        "count": public_data["count"],
+        "seed": 0,
+    }
+    return Unit("data", public_data["source"], config)
 
 
 def _public_data(preset: Preset) -> dict:
-    drawn = drawn_data(preset)
-    return {"source": preset.data.public} | ({"count": drawn.config["count"]} if drawn else {})
+    count = preset.data.glyph_count  # set where the public images are drawn, and only there
+    return {"source": preset.data.public} | ({} if count is None else {"count": count})
 
 
 def autoencoder(preset: Preset, seed: int) -> Unit:
@@ -91,7 +106,7 @@ def autoencoder(preset: Preset, seed: int) -> Unit:
         "size": preset.spaces.latent.size,
         "autoencoder": preset.autoencoder.model_dump(),
     }
-    return Unit("autoencoder", f"{preset.data.public}-seed{seed}", plain(config))
+    return autoencoder_unit(plain(config))
 
 
 @cache
@@ -114,8 +129,7 @@ def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     }
     if space == "latent":
         config["autoencoder"] = autoencoder(preset, seed).config
-    name = f"{preset.data.public}-{space}-{backbone}-seed{seed}"
-    return Unit("public", name, plain(config))
+    return public_unit(plain(config), backbone)
 
 
 def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: int) -> Cell:
