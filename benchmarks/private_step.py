@@ -170,7 +170,7 @@ class Problem:
         optimizer.step()
 
     def whole_private(self, optimizer: AdamW, plan: DpSgdPlan) -> None:
-        streams = Streams.from_seed(0)
+        noise = Streams.from_seed(0)
         gradient, _ = private_gradient(
             self.model,
             self.z,
@@ -178,8 +178,7 @@ class Problem:
             self.table,
             plan,
             0,
-            streams,
-            streams,
+            noise,
             p_uncond=0.1,
             micro_batch=self.size.micro_batch,
         )

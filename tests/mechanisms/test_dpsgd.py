@@ -47,9 +47,9 @@ def records(size: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def gradient(plan, step, data, model=None, key=1, p_uncond=0.1, micro_batch=64, bf16=False):
     """(flat gradient in float64, log) of one step."""
-    streams, noise = Streams.from_seed("public"), Streams.from_seed("secret", key)
+    noise = Streams.from_seed("secret", key)
     found, log = private_gradient(
-        model or Recorder(), *data, TABLE, plan, step, streams, noise, p_uncond, micro_batch, bf16
+        model or Recorder(), *data, TABLE, plan, step, noise, p_uncond, micro_batch, bf16
     )
     return torch.cat([one.flatten() for one in found]).double(), log
 

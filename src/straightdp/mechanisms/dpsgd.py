@@ -156,7 +156,6 @@ def private_gradient(
     table: torch.Tensor,
     plan: DpSgdPlan,
     step: int,
-    streams: Streams,
     noise: Streams,
     p_uncond: float,
     micro_batch: int,
@@ -169,8 +168,7 @@ def private_gradient(
     to be kept secret: of the Poisson sample, the flow's draws and the privacy noise. The
     flow's draws go to the sampled records in their order, so if they were published, one
     record's absence would visibly shift the draws of all after it, and move the sum by more
-    than a clip; unknown, they are exchangeable and the sensitivity is one clip. `streams`,
-    the published key, therefore serves nothing here.
+    than a clip; unknown, they are exchangeable and the sensitivity is one clip.
     """
     if len(z) > plan.records:
         raise ValueError(

@@ -159,7 +159,7 @@ def run_cell(
     if method.plan != "none":
         plan = declare_plan(config, public, releases, state / "plan.json")
         model = train_privately(
-            model, z, labels, table, plan, config, streams, noise, ledger, folder, compute, progress
+            model, z, labels, table, plan, config, noise, ledger, folder, compute, progress
         )
         shutil.copyfile(state / "plan.json", folder / "plan.json")
     if model is not None:
