@@ -243,6 +243,8 @@ def test_charges_count_each_buckets_steps(first, count):
         assert line["noise_std"] == PLAN.noise_std(step)
         assert line["noise_std"] / line["clip"] == line["noise_multiplier"]
         assert line["sampling_rate"] == 0.25
+        before = [PLAN.bucket_of(one) for one in range(first)]
+        assert line["first_step"] == before.count(line["bucket"])
     mechanisms = PLAN.mechanisms(first, count)
     assert [m.steps for m in mechanisms] == [walked.count(k) for k in range(3)]
     assert [m.noise_multiplier for m in mechanisms] == [1.5, 3.0, 0.7]

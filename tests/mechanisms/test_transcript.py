@@ -125,7 +125,8 @@ def test_a_stated_multiplier_is_never_what_is_composed(path):
 
 def test_replacement_is_replayed_as_replacement(path):
     add = replay(path).epsilon
-    rewrite(path, 1, {"adjacency": "replace_one"})
+    for number in range(1, len(CHARGES) + 2):
+        rewrite(path, number, {"adjacency": "replace_one"})
     assert replay(path).epsilon > 1.3 * add
 
 
@@ -162,7 +163,7 @@ def test_charges_are_on_disk_before_charge_returns(tmp_path, monkeypatch):
     for line in CHARGES:
         ledger.charge(line)
         text = (tmp_path / "deep" / "t").read_bytes()
-        assert json.loads(text.splitlines()[-1]) == line
+        assert json.loads(text.splitlines()[-1]) == line | {"adjacency": "add_or_remove_one"}
         assert synced[-1] == len(text)
 
 
@@ -236,9 +237,10 @@ def test_not_a_number_is_not_charged(tmp_path):
         (1, {"delta": 1.0}, "delta is 1.0"),
         (1, {"delta": True}, "delta is True"),
         (1, {"adjacency": "both"}, "adjacency is 'both'"),
+        (3, {"adjacency": "replace_one"}, "adjacency is 'replace_one', but the declaration's"),
         (1, {"noise_seed": 7}, "noise_seed is 7"),
         (1, {"records": 0}, "records is 0"),
-        (1, json.dumps(release()), "expected a declaration"),
+        (1, json.dumps(release() | {"adjacency": "replace_one"}), "expected a declaration"),
         (1, '{"kind": "declaration", "epsilon": Infinity}', "not JSON"),
         # a release
         (2, {"noise_std": 15.0}, "states noise multiplier 8, but .* give 7.5"),

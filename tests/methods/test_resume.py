@@ -144,8 +144,8 @@ def test_a_phase_of_any_length_resumes_at_any_interruption(tmp_path):
         last = Counter()
         run_phase(phase(last, 99), folder, compute, Progress("t"))
         expected = 0.0
-        for index in range(10):
-            expected = expected * 1.5 + index
+        for number in range(10):
+            expected = expected * 1.5 + number
         assert last.value == expected
         assert len(list(folder.glob("*.pt"))) <= 2
         assert Checkpoints(folder, "count").newest(Progress("t"))["step"] == 10

@@ -111,7 +111,7 @@ class DpSgdPlan:
                         "noise_std": deviation,
                         "noise_multiplier": deviation / bucket.clip,
                         "sampling_rate": self.sampling_rate,
-                        "first_step": first,
+                        "first_step": self.bucket_steps(k, 0, first),  # of this bucket's own
                         "steps": steps,
                         "normalised_by": "sampling rate x declared records",
                     }

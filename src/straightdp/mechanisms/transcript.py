@@ -30,8 +30,16 @@ SCHEMA = 1
 SLACK = 1e-9  # relative, for the comparison of replayed and declared epsilon
 FIELDS = {
     "declaration": {"schema", "epsilon", "delta", "adjacency", "records", "noise_seed"},
-    "gaussian": {"name", "sensitivity", "noise_std", "noise_multiplier", "normalised_by"},
+    "gaussian": {
+        "adjacency",
+        "name",
+        "sensitivity",
+        "noise_std",
+        "noise_multiplier",
+        "normalised_by",
+    },
     "subsampled_gaussian": {
+        "adjacency",
         "name",
         "bucket",
         "clip",
@@ -67,7 +75,8 @@ class Ledger:
     ):
         self.path = path
         self._lines = _whole_lines(path)
-        self._seen: list[tuple[int, int, int]] = []
+        self._reader = _Reader()
+        self._adjacency = adjacency
         self._position = 0
         self.charge(
             {
@@ -75,22 +84,21 @@ class Ledger:
                 "schema": SCHEMA,
                 "epsilon": "inf" if epsilon == math.inf else epsilon,
                 "delta": delta,
-                "adjacency": adjacency.value,
                 "records": records,
                 "noise_seed": noise_seed,
             }
         )
 
     def charge(self, line: dict) -> None:
-        """Put one mechanism on record, durably, before it runs.
+        """Put one mechanism on record, durably, before it runs; adds the run's adjacency.
 
         Raises :class:`TranscriptError` for a line that :func:`replay` would refuse, and where
         an earlier process charged something else at this place: the configuration or the
         code has changed under a half-finished run.
         """
-        written = _line(line)
+        written = _line({**line, "adjacency": self._adjacency.value})
         where = f"{self.path}:{self._position + 1}"
-        _mechanism(where, _parsed(where, written.decode()), self._seen, self._position == 0)
+        self._reader.read(where, written.decode())
         if self._position < len(self._lines):
             if self._lines[self._position] != written:
                 raise TranscriptError(
@@ -174,16 +182,9 @@ def replay(path: str | Path) -> Replay:
         raise TranscriptError(f"{path}: not text ({error.reason})") from error
     if not lines:
         raise TranscriptError(f"{path}: empty, where a declaration is due")
-    head: dict = {}
-    mechanisms, seen = [], []
-    for number, text in enumerate(lines, 1):
-        where = f"{path}:{number}"
-        line = _parsed(where, text)
-        one = _mechanism(where, line, seen, number == 1)
-        if one is None:
-            head = line
-        else:
-            mechanisms.append(one)
+    reader = _Reader()
+    read = [reader.read(f"{path}:{number}", text) for number, text in enumerate(lines, 1)]
+    mechanisms, head = read[1:], reader.head
     adjacency, delta = Adjacency(head["adjacency"]), float(head["delta"])
     try:
         spent = epsilon(mechanisms, delta, adjacency)
@@ -211,14 +212,31 @@ def _parsed(where: str, text: str) -> dict:
     return line
 
 
-def _mechanism(where: str, line: dict, seen: list, first: bool) -> Mechanism | None:
-    """The mechanism of a parsed line, checked; None for the declaration, which comes first."""
-    if (line["kind"] == "declaration") is not first:
-        what = "expected a declaration" if first else "a second declaration"
-        raise TranscriptError(f"{where}: {what}")
-    if first:
-        return _declaration(where, line)
-    return _release(where, line) if line["kind"] == "gaussian" else _steps(where, line, seen)
+class _Reader:
+    """Reads lines in their order, and refuses one that does not go with those before it."""
+
+    def __init__(self):
+        self.head: dict | None = None  # the declaration
+        self._steps: list[tuple[int, int, int]] = []  # bucket, first step, step after the last
+
+    def read(self, where: str, text: str) -> Mechanism | None:
+        """The mechanism that a line charges; None for the declaration, which comes first."""
+        line = _parsed(where, text)
+        if (line["kind"] == "declaration") is not (self.head is None):
+            what = "expected a declaration" if self.head is None else "a second declaration"
+            raise TranscriptError(f"{where}: {what}")
+        if self.head is None:
+            _declaration(where, line)
+            self.head = line
+            return None
+        if line["adjacency"] != self.head["adjacency"]:
+            raise TranscriptError(
+                f"{where}: adjacency is {line['adjacency']!r}, but the declaration's is "
+                f"{self.head['adjacency']!r}; the two never compose"
+            )
+        if line["kind"] == "gaussian":
+            return _release(where, line)
+        return _steps(where, line, self._steps)
 
 
 def _declaration(where: str, line: dict) -> None:
