@@ -331,7 +331,7 @@ def rdp_scale(
     """
     if target == math.inf:
         return 0.0
-    orders = [*range(2, 12), *range(12, 64, 4), 80, 128, 256, 512, 2048]
+    orders = [*range(2, 12), *range(12, 64, 4), 80, 128, 256]  # an order costs its own size
 
     moved = _contributions(adjacency)
 
