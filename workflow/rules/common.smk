@@ -40,8 +40,11 @@ AUTOENCODERS = {
 }
 DATA = {
     unit.id: unit
-    for public in PUBLIC.values()
-    for unit in [data_unit(public.config["data"])]
+    for public_data in [
+        EXTRACTOR.config["public"],
+        *(public.config["data"] for public in PUBLIC.values()),
+    ]
+    for unit in [data_unit(public_data)]
     if unit is not None
 }
 UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}

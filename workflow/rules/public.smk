@@ -55,6 +55,8 @@ rule public_stage:
 
 
 rule extractor:
+    input:
+        drawn_images(EXTRACTOR.config["public"]),
     output:
         f"{RESULTS}/extractor/{{id}}/extractor.json",
     threads: preset.execution.threads

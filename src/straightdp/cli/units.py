@@ -64,6 +64,8 @@ def prerequisites(unit: Unit) -> list[Unit]:
         needed = [data_unit(unit.config["data"])]
         if "autoencoder" in unit.config:
             needed.append(autoencoder_unit(unit.config["autoencoder"]))
+    elif unit.kind == "extractor":
+        needed = [data_unit(unit.config["public"])]
     elif unit.kind == "cells":
         public = public_unit(unit.config["public"], unit.config["method"]["backbone"])
         needed = [*prerequisites(public), public]
@@ -175,11 +177,12 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         codec = _codec(workspace, config, resolved, machine)
         run_public(resolved, images, codec, folder, machine, progress)
     elif unit.kind == "extractor":
-        from straightdp.evaluation.evaluate import prepare_reference
+        from straightdp.evaluation.reference import prepare_reference
 
         train, test = load(config["private"], "train"), load(config["private"], "test")
-        progress.say("training the extractor")
-        prepare_reference(config, train, test, folder)
+        public = _public_images(workspace, config["public"])
+        progress.say("training the evaluation's networks")
+        prepare_reference(config, train, test, public, folder)
     elif unit.kind == "cells":
         from straightdp.methods.pipeline import Inputs, run_cell
         from straightdp.methods.public_stage import load_public
