@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from straightdp.config import Preset
-from straightdp.studies.methods import METHODS
+from straightdp.studies.methods import BACKBONES, METHODS
 
 SCHEMA = 1  # of a resolved configuration; part of every hash
 EVALUATION_SCHEMA = 2  # of a metrics file and its reference; part of the metrics file's name
@@ -114,7 +114,7 @@ def autoencoder(preset: Preset, seed: int) -> Unit:
 def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     """Pretraining and every public calibration of one (space, backbone, seed)."""
     stage1, stage2 = preset.stage1, preset.stage2
-    constraints = preset.backbone.low_b0.model_dump() if backbone == "low_b0" else {}
+    constraints = preset.backbone.low_b0.model_dump(include=BACKBONES[backbone])
     pretraining = preset.pretraining.model_dump()
     pretraining["steps"] = pretraining["steps"][space]
     config = {
