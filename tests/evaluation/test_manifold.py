@@ -7,7 +7,7 @@ from scipy.spatial.distance import cdist
 from torch_fidelity.metric_prc import calculate_precision_recall_full
 
 from straightdp.evaluation import manifold
-from straightdp.evaluation.manifold import fixed_subset, precision_recall, radii
+from straightdp.evaluation.manifold import fixed_subset, precision_recall, square_radii
 
 
 def clouds(n: int = 200, size: int = 5, shift: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ def test_agrees_with_torch_fidelity(shift):
 def test_five_points_on_a_line():
     """Real at 0, 1, 2, 3, 9: third neighbours at 3, 2, 2, 3, 8, so the balls cover [-3, 17]."""
     real = np.array([[0.0], [1], [2], [3], [9]], np.float32)
-    assert radii(torch.from_numpy(real)).tolist() == [3, 2, 2, 3, 8]
+    assert square_radii(torch.from_numpy(real).double()).tolist() == [9, 4, 4, 9, 64]
     # Samples' third neighbours are at 19, 13, 13, 21, 33: they reach every real point.
     samples = np.array([[-4.0], [-3], [15], [17], [30]], np.float32)
     found = precision_recall(samples, real)
@@ -87,19 +87,27 @@ def test_a_collapsed_generator_has_precision_without_recall():
 
 def test_the_parts_of_the_distance_matrix_change_nothing(monkeypatch):
     a, b = clouds()
-    whole = precision_recall(a, b)
-    reach = radii(torch.from_numpy(b))
+    points, others = (torch.from_numpy(one).double() for one in (a, b))
+    whole, reach = precision_recall(a, b), square_radii(others)
     monkeypatch.setattr(manifold, "BLOCK", 7 * len(a))
     assert precision_recall(a, b) == whole
-    assert torch.equal(radii(torch.from_numpy(b)), reach)
-    seen = [len(part) for part in manifold._distances(torch.from_numpy(a), torch.from_numpy(b))]
+    assert square_radii(others).numpy() == pytest.approx(reach.numpy(), rel=1e-9)
+    seen = [len(squares) for squares, _ in manifold._squares(points, others)]
     assert max(seen) == 7 and sum(seen) == len(a)
 
 
 def test_radii_are_those_of_scipy():
     a, _ = clouds()
     expected = np.sort(cdist(a, a), axis=1)[:, 3]  # number 0 is the point itself
-    assert radii(torch.from_numpy(a)).numpy() == pytest.approx(expected, rel=1e-5)
+    found = square_radii(torch.from_numpy(a).double()).sqrt().numpy()
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_rounding_does_not_decide_far_from_the_origin():
+    """The clouds as they are, and moved to where inner products lose most of their digits."""
+    a, b = clouds()
+    moved = precision_recall(a.astype(float) + 1e5, b.astype(float) + 1e5)
+    assert moved == precision_recall(a, b)
 
 
 def test_the_subset_is_fixed_and_without_repeats():

@@ -7,6 +7,8 @@ import pytest
 
 from straightdp.data.glyphs import draw
 from straightdp.data.sources import ImageSet, load
+from straightdp.evaluation import reference
+from straightdp.evaluation.evaluate import evaluate_samples
 from straightdp.evaluation.fid import frechet_distance, gaussian_statistics
 from straightdp.evaluation.reference import load_reference, prepare_reference
 from straightdp.files import DamagedFile, load_tensors, save_tensors
@@ -80,3 +82,38 @@ def test_a_network_file_of_the_wrong_shape_is_named(folder):
     save_tensors(folder / "domains.pt", load_tensors(folder / "lenet.pt"))
     with pytest.raises(DamagedFile, match="domains.pt: not the weights of lenet_domains"):
         load_reference(folder)
+
+
+class Wide:
+    """Stands in for Inception: more features than there are samples."""
+
+    name, checksum = "inception_v3_tf", "feedfeedfeed"
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        mixing = np.random.default_rng(0).normal(size=(784, 300))
+        return (images.reshape(len(images), -1) / 255 @ mixing).astype(np.float32)
+
+
+def test_another_extractor_leaves_the_classifiers(digits, tmp_path, monkeypatch):
+    """With Inception's weights at hand, FID and the manifolds are Inception's; labels are not."""
+    weights = tmp_path / "weights.pth"
+    weights.touch()
+    monkeypatch.setattr(reference, "InceptionExtractor", Wide)
+    config = CONFIG | {"extractor": "auto", "inception_weights": str(weights)}
+    prepare_reference(config, *digits, draw(60), tmp_path)
+    loaded, (train, test) = load_reference(tmp_path), digits
+    assert loaded.extractor.name == "inception_v3_tf" and loaded.features.shape == (200, 300)
+    assert loaded.label_classifier.name == "lenet_labels"
+    probe = {"steps": 1, "batch": 8, "learning_rate": 1e-3, "seeds": 1}
+    found = evaluate_samples(train.images, train.labels, test, probe, loaded)
+    for name in ("fid", "fid_by_class", "precision", "recall"):
+        assert (found[name]["by"], found[name]["checksum"]) == (Wide.name, Wide.checksum)
+    assert found["precision"]["n"] == found["recall"]["n"] == 200  # of 1,000 samples
+    assert found["label_consistency"]["by"] == "lenet_labels"
+    assert found["fid_by_class"]["value"] > found["fid"]["value"]  # bias of small n
+    monkeypatch.setattr(Wide, "checksum", "other")
+    with pytest.raises(ValueError, match="the extractor's weights"):
+        load_reference(tmp_path)
