@@ -291,6 +291,7 @@ def test_a_gain_over_nothing_is_a_hole():
     shown = table(results, "table2", rows, (1.0,), seeds=(0,))
     assert math.isnan(gains(shown)[1.0])
     assert markdown_rows(to_markdown(shown))["", "Gain"] == ["—", ""]
+    assert "Gain & --- &  \\\\" in to_latex(shown)
 
 
 def test_table_5_marks_what_the_paper_marks():

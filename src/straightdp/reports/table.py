@@ -248,7 +248,7 @@ def to_markdown(table: Table) -> str:
 _ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "_&%#${}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {style.HOLE: "---", "\u221e": r"$\infty$"}
+    | {style.HOLE: "---", "\u221e": r"$\infty$", "\u2212": "$-$"}
 )
 
 
@@ -292,7 +292,7 @@ def to_latex(table: Table) -> str:
             cells = [cell.replace(style.HOLE, "---") for cell in cells]
             lines.append(" & ".join([_latex(style.label(*key)), *cells]) + r" \\")
     if table.layout.gain is not None:
-        cells = [_latex(cell).replace("-", "$-$") for cell in _gain_row(table)]
+        cells = [_latex(cell.replace("-", "\u2212")) for cell in _gain_row(table)]
         lines += [r"\midrule", " & ".join(["Gain", *cells]) + r" \\"]
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     lines += [*(f"% not there: {one}" for one in table.missing), ""]
