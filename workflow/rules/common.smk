@@ -51,6 +51,7 @@ UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
 MALLOC = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000"
 RUN = f"OMP_NUM_THREADS={{threads}} {MALLOC} {sys.executable} -m straightdp"
 ON = f"--preset {PRESET}"
+WAIT = " --wait 300"  # for a process that its cluster has given up but that still runs
 
 
 def drawn_images(public_data):

@@ -34,6 +34,15 @@ def _parser() -> argparse.ArgumentParser:
     def preset(to: argparse.ArgumentParser) -> None:
         to.add_argument("--preset", default="demo", help="name in config/ or a YAML file (demo)")
 
+    def wait(to: argparse.ArgumentParser) -> None:
+        to.add_argument(
+            "--wait",
+            type=float,
+            default=0,
+            metavar="SECONDS",
+            help="wait so long for another process that is at work on it (0: refuse at once)",
+        )
+
     fetch = verb("fetch", "Download a data set; nothing else downloads.")
     fetch.add_argument("name", help="mnist, fashion_mnist or kmnist")
     fetch.add_argument("--root", type=Path, help="folder (default: $STRAIGHTDP_DATA, else data/)")
@@ -41,10 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     cell = verb("cell", "Run one cell, by id or from a resolved configuration file.")
     cell.add_argument("id", nargs="?", help="the cell's id")
     cell.add_argument("--config", type=Path, help="a config.json as every cell's folder has one")
+    wait(cell)
     preset(cell)
 
     prepare = verb("prepare", "Run one unit that cells share: images, autoencoder, public stage.")
     prepare.add_argument("id", help="the unit's id, as Snakemake prints it")
+    wait(prepare)
     preset(prepare)
 
     evaluate = verb("evaluate", "Compute the metrics of one finished cell's samples.")
@@ -93,12 +104,18 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from straightdp.cli.units import Busy
     from straightdp.config import ConfigError
+    from straightdp.methods.stopping import EXIT_STATUS, Stopped, listen
 
     try:
+        if arguments.verb in {"cell", "prepare", "evaluate"}:
+            listen()
         return _run(arguments)
     except (ConfigError, Busy) as error:
         print(f"straightdp {arguments.verb}: {error}", file=sys.stderr)
         return 2
+    except Stopped:
+        print(f"straightdp {arguments.verb}: told to leave; goes on from here", file=sys.stderr)
+        return EXIT_STATUS
     except KeyboardInterrupt:
         print(f"straightdp {arguments.verb}: interrupted", file=sys.stderr)
         return 130

@@ -68,7 +68,7 @@ def cell(arguments) -> int:
     else:
         unit = find_cell(preset, arguments.id)
     workspace = Workspace.of(preset)
-    run_unit(unit, workspace, preset.execution, _threads())
+    run_unit(unit, workspace, preset.execution, _threads(), arguments.wait)
     print(workspace.folder(unit))
     return 0
 
@@ -78,7 +78,9 @@ def prepare(arguments) -> int:
     units = _units(preset)
     if arguments.id not in units:
         raise ConfigError(f"{arguments.id}: no such unit on preset {preset.name}")
-    run_unit(units[arguments.id], Workspace.of(preset), preset.execution, _threads())
+    run_unit(
+        units[arguments.id], Workspace.of(preset), preset.execution, _threads(), arguments.wait
+    )
     return 0
 
 
