@@ -14,3 +14,7 @@ include: "workflow/rules/reports.smk"
 
 localrules:
     table1,
+
+
+onstart:
+    hold_driver()

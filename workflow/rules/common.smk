@@ -5,6 +5,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from straightdp.cli.driver import hold as hold_driver
 from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
 from straightdp.studies.cells import (

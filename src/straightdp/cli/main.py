@@ -10,7 +10,8 @@ from pathlib import Path
 EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
-  straightdp status                               what is done, failed, missing or stale
+  straightdp status                               what is done, running, failed, missing or stale
+  straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were
   straightdp replay CELL                          recompute a cell's epsilon from its transcript
 
@@ -82,7 +83,18 @@ def _parser() -> argparse.ArgumentParser:
     status = verb("status", "Show a grid of method by budget by seed, and why cells failed.")
     status.add_argument("study", nargs="?", default="table1", help="table1")
     status.add_argument("--ids", action="store_true", help="list every cell's id and state")
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show it again every so many seconds (10), until Ctrl-C",
+    )
     preset(status)
+
+    recover = verb("recover", "After a crash: unlock, and start the last workflow again.")
+    recover.add_argument("--dry-run", action="store_true", help="print the command only")
 
     rerun = verb("rerun", "Run cells again through Snakemake; prints the command it runs.")
     rerun.add_argument("cells", nargs="*", metavar="CELL", help="cells to run from their start")
