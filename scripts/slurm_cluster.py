@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -89,7 +90,7 @@ class Cluster:
 
     root: Path
     accounting: bool = False
-    port: int = 16817
+    port: int = 0  # the first of some twenty; 0: chosen when it starts
     kill_wait: int = 5
     preempt: str = ""  # "requeue" or "cancel" gives partition `urgent` over the GPU nodes
     grace: int = 0
@@ -241,6 +242,7 @@ class Cluster:
 
     def start(self, wait: float = 30) -> Cluster:
         """Start the daemons and wait until every node is idle."""
+        self.port = self.port or free_ports(20)
         self.write_files()
         self._start_munge()
         if self.accounting:
@@ -336,6 +338,14 @@ class Cluster:
             if time.monotonic() > end:
                 raise RuntimeError(complaint)
             time.sleep(0.1)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive ports that nothing listens on."""
+    for first in random.sample(range(20000, 30000, count), 100):
+        if not any(_listens(first + i) for i in range(count)):
+            return first
+    raise RuntimeError("no free ports between 20000 and 30000")
 
 
 def _listens(port: int) -> bool:

@@ -60,7 +60,9 @@ class Executor(RemoteExecutor):
             try:
                 task = self._task(job)
             except BadRequest as error:
-                raise WorkflowError(f"{job}: {error}") from error
+                refused = f"{job_name(job)}: rejected: {error}\n"
+                self.report_job_error(SubmittedJobInfo(job), msg=refused)
+                continue
             self._infos[task.key] = SubmittedJobInfo(job, aux={"task": task})
             tasks.append(task)
         fresh = []
@@ -79,7 +81,7 @@ class Executor(RemoteExecutor):
 
     def _task(self, job: JobExecutorInterface) -> Task:
         outputs = [str(path) for path in job.output]
-        name = job.name if job.is_group() else job_name(job)
+        name = job_name(job)
         if runs_directly(job, self.workflow):
             command = direct_command(job)
         else:
@@ -99,6 +101,8 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        if not active_jobs:  # the first look may come before __post_init__ has run
+            return
         self.tracker.look()
         for info in active_jobs:
             task: Task = info.aux["task"]
@@ -178,6 +182,8 @@ def backend_from(settings, folder: Path) -> Backend:
 
 def job_name(job: JobExecutorInterface) -> str:
     """rule and wildcards, short: "cell-pixel-tha-eps1-seed0"."""
+    if job.is_group():
+        return job.name
     values = [str(value) for value in job.wildcards]
     return "-".join([job.rule.name, *values]) if values else job.rule.name
 

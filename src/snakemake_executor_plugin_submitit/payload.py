@@ -27,10 +27,6 @@ THREAD_VARIABLES = (
 )
 
 
-class CommandFailed(RuntimeError):
-    """The command's exit status was not 0; raised so that Slurm, too, sees a failed job."""
-
-
 class Leave(BaseException):
     """Unwinds to :meth:`Payload.__call__` when the job is told to go."""
 
@@ -74,7 +70,7 @@ class Payload:
     """A picklable call: run `command` with bash in `directory`, and record how it ends.
 
     `home` is the folder that driver and jobs share; `tries` bounds how often the command is
-    started, requeues by Slurm included. With `strict`, a failed command also raises.
+    started, requeues by Slurm included. With `strict`, a failed command ends the process.
     """
 
     key: str
@@ -177,10 +173,10 @@ class Payload:
 
     def _finish(self, record: dict) -> int:
         self._write(record)
-        if self.strict and record["status"] != 0:
-            what = record["reason"] or f"exit status {record['status']}"
-            raise CommandFailed(f"{self.key}: {what}")
-        return record["status"]
+        status = record["status"]
+        if self.strict and status != 0:  # so that Slurm, too, sees a failed job
+            sys.exit(128 - status if status and status < 0 else status or 1)
+        return status
 
 
 def job_id() -> str:
