@@ -125,7 +125,7 @@ class Workflow:
                 start_new_session=True,
             )
 
-    def finish(self, driver: subprocess.Popen, seconds: float = 240) -> int:
+    def finish(self, driver: subprocess.Popen, seconds: float = 90) -> int:
         try:
             return driver.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -145,7 +145,7 @@ class Workflow:
         lines = self.cluster.run("squeue", "-h", "-r", "-t", "all", *options, "-o", "%i %Z")
         return [line.split()[0] for line in lines.splitlines() if str(self.folder) in line]
 
-    def until(self, condition, seconds: float = 90):
+    def until(self, condition, seconds: float = 40):
         """Wait for a condition; its value."""
         end = time.monotonic() + seconds
         while not (value := condition()):
