@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,6 +49,11 @@ class Ending:
     message: str
 
 
+def was_killed(record: dict) -> bool:
+    """Whether SIGKILL ended the command (137: bash tells it of a child); Slurm may know why."""
+    return record.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
 def is_finished(state: str) -> bool:
     """Whether a Slurm state is a last one; an unknown word is not."""
     return state in FINISHED_STATES
@@ -65,8 +71,9 @@ def from_result(record: dict, log_tail: str) -> Ending | None:
     memory = MEMORY_WORDS.search(log_tail)
     if memory:
         return Ending(Reason.OOM, f"out of memory ({memory.group(0).strip()})")
-    if isinstance(status, int) and status < 0:
-        return Ending(Reason.EXCEPTION, f"the command was killed by signal {-status}")
+    if was_killed(record) or isinstance(status, int) and status < 0:
+        number = signal.SIGKILL if was_killed(record) else -status
+        return Ending(Reason.EXCEPTION, f"the command was killed by signal {int(number)}")
     return Ending(Reason.EXCEPTION, f"the command ended with exit status {status}")
 
 
