@@ -36,7 +36,8 @@ FINISHED_STATES = {
 }
 MEMORY_WORDS = re.compile(
     r"oom[-_ ]kill|exceeded (job |step )?memory limit|exceeded virtual memory limit"
-    r"|^MemoryError\b|DefaultCPUAllocator: (can't|not enough)|Out Of Memory",
+    r"|^MemoryError\b|DefaultCPUAllocator: (can't|not enough)"
+    r"|(?-i:Out Of Memory)",  # Slurm's; "CUDA out of memory" is not mended by more of the host's
     re.IGNORECASE | re.MULTILINE,
 )
 
