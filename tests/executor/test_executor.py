@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import logging
 import re
-import sys
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import run
+import yaml
+from conftest import REPOSITORY, run
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
+from snakemake_executor_plugin_submitit import ExecutorSettings
+from snakemake_executor_plugin_submitit.executor import Executor, site_from
 from snakemake_executor_plugin_submitit.journal import Journal
+from snakemake_executor_plugin_submitit.request import build_request
 
 TOY = """
 rule good:
@@ -100,9 +108,6 @@ def test_a_failing_job_among_good_ones(toy):
         "bad": ("failed", "exception"),
     }
     assert entries["bad"].log == log and entries["bad"].outputs == ["bad.txt"]
-    # and the next start runs the failed one again, alone
-    again = snakemake(toy, "--keep-going", "out/good-1.txt", "out/good-2.txt", "-n")
-    assert "Nothing to be done" in again.stdout + again.stderr
 
 
 def test_rules_that_are_no_plain_command_run_in_a_snakemake_of_their_own(toy):
@@ -112,35 +117,19 @@ def test_rules_that_are_no_plain_command_run_in_a_snakemake_of_their_own(toy):
     assert (toy / "benchmarks/measured.tsv").read_text().startswith("s\t")
 
 
-def test_in_this_very_process(toy):
-    snakemake(toy, "out/good-1.txt", backend="debug")
-    assert (toy / "out/good-1.txt").read_text() == "1 2\n"
-
-
-def test_commands_run_as_strictly_as_snakemakes_own(toy):
-    done = snakemake(toy, "unset.txt", backend="debug", check=False)
+def test_in_this_very_process_as_strictly_as_in_snakemakes_own_shell(toy):
+    done = snakemake(
+        toy, "--keep-going", "out/good-1.txt", "unset.txt", backend="debug", check=False
+    )
     assert done.returncode == 1
+    assert (toy / "out/good-1.txt").read_text() == "1 2\n"
     assert "NO_SUCH_VARIABLE: unbound variable" in done.stdout + done.stderr
     assert not (toy / "unset.txt").exists()
 
 
-@pytest.mark.parametrize(
-    ("backend", "arguments", "line"),
-    [
-        (None, [], "submitit-backend is not set: write slurm, local or debug"),
-        ("pbs", [], "submitit-backend is 'pbs': write slurm, local or debug"),
-        (
-            "debug",
-            ["--submitit-gpu-partitions", "l40s"],
-            "submitit-gpu-partitions: 'l40s' is no MODEL=PARTITION "
-            "(write for example l40s=gpu-l40s,a100=gpu-a100)",
-        ),
-        ("debug", ["--submitit-tries", "0"], "submitit-tries is 0: the least is 1"),
-    ],
-)
-def test_a_wrong_setting_is_one_clear_line(toy, backend, arguments, line):
-    said = refused(toy, "out/good-1.txt", *arguments, backend=backend)
-    assert line in said.splitlines()
+def test_a_missing_backend_is_one_clear_line(toy):
+    said = refused(toy, "out/good-1.txt", backend=None)
+    assert "submitit-backend is not set: write slurm, local or debug" in said.splitlines()
 
 
 def test_a_wrong_resource_is_one_clear_line(toy):
@@ -150,10 +139,73 @@ def test_a_wrong_resource_is_one_clear_line(toy):
 
 
 def test_slurm_without_slurm_is_one_clear_line(toy, monkeypatch):
-    folders = [f for f in os.environ["PATH"].split(":") if not Path(f, "sbatch").exists()]
-    monkeypatch.setenv("PATH", ":".join([*folders, "/bin"]))
-    if Path("/bin/sbatch").exists() or Path(sys.executable).with_name("sbatch").exists():
-        pytest.skip("Slurm lies beside bash or Python here")
+    (toy / "bin").mkdir()
+    for name in ("bash", "sh", "env", "cat"):
+        (toy / "bin" / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(toy / "bin"))
     said = refused(toy, "out/good-1.txt", backend="slurm")
     (line,) = [line for line in said.splitlines() if "submitit-backend slurm: " in line]
     assert "sbatch" in line and "no Slurm on this machine" in line
+
+
+# -- without a Snakemake of their own --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ({"backend": None}, "submitit-backend is not set: write slurm, local or debug"),
+        ({"backend": "pbs"}, "submitit-backend is 'pbs': write slurm, local or debug"),
+        ({"gpu_flag": "gpus"}, "submitit-gpu-flag is 'gpus': write gres or gpus-per-node"),
+        (
+            {"gpu_partitions": "l40s"},
+            "submitit-gpu-partitions: 'l40s' is no MODEL=PARTITION "
+            "(write for example l40s=gpu-l40s,a100=gpu-a100)",
+        ),
+        ({"tries": 0}, "submitit-tries is 0: the least is 1"),
+        ({"interval": 0}, "submitit-interval is 0: the least is 1"),
+        ({"signal_delay": 0}, "submitit-signal-delay is 0: the least is 1"),
+        ({"poll": 0.0}, "submitit-poll is 0.0: the least is 0.05"),
+        ({"array": -1}, "submitit-array is -1: the least is 0"),
+        ({"patience": -1}, "submitit-patience is -1: the least is 0"),
+        ({"cpu_partition": "a b"}, "submitit-cpu-partition is 'a b': not a name"),
+        ({"account": "a\nb"}, "submitit-account is 'a\\nb': not a name"),
+        ({"qos": "$x"}, "submitit-qos is '$x': not a name"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(setting, line):
+    with pytest.raises(WorkflowError) as error:
+        site_from(ExecutorSettings(**{"backend": "debug", **setting}))
+    assert str(error.value) == line
+
+
+def test_the_cluster_profile_is_understood():
+    profile = yaml.safe_load((REPOSITORY / "profiles/slurm/config.yaml").read_text())
+    given = {
+        name.removeprefix("submitit-").replace("-", "_"): value
+        for name, value in profile.items()
+        if name.startswith("submitit-")
+    }
+    site = site_from(ExecutorSettings(**given))
+    assert dict(site.gpu_partitions).keys() == {"l40s", "a100"}
+    defaults = dict(text.split("=", 1) for text in profile["default-resources"])
+    model = defaults["gpu_model"].strip('"')
+    assert build_request({"gpu": 1, "gpu_model": model}, 1, site).gpus == 1
+
+
+def test_the_thread_that_follows_jobs_finds_everything_there(tmp_path, monkeypatch):
+    """It is started by the constructor of Snakemake's class, and ends at an exception."""
+    monkeypatch.chdir(tmp_path)
+    looked = []
+
+    async def look(executor):
+        return [info async for info in executor.check_active_jobs([])]
+
+    def thread_is_first(self, workflow, logger):
+        looked.append(asyncio.run(look(self)))
+        looked.append(self.next_seconds_between_status_checks)
+
+    monkeypatch.setattr(RemoteExecutor, "__init__", thread_is_first)
+    settings = ExecutorSettings(backend="debug", poll=0.3)
+    Executor(SimpleNamespace(executor_settings=settings), logging.getLogger())
+    assert looked == [[], 0.3]
