@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from snakemake_executor_plugin_submitit.request import Request, submitit_paramet
 from snakemake_executor_plugin_submitit.slurm import QueueLine, Watcher
 
 BACKENDS = ("slurm", "local", "debug")
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun")  # submitit looks for srun
 
 
 class Refused(RuntimeError):
@@ -81,6 +83,11 @@ class SlurmBackend(Backend):
     name = "slurm"
 
     def __init__(self, folder: Path, interval: float, signal_delay: int, tries: int, array: int):
+        missing = [name for name in COMMANDS if shutil.which(name) is None]
+        if missing:
+            raise slurm.SlurmMissing(
+                f"{', '.join(missing)} not on the PATH: no Slurm on this machine"
+            )
         super().__init__(folder)
         self.most_in_array = max(1, array)
         self.watcher = Watcher(interval)

@@ -32,8 +32,10 @@ from snakemake_executor_plugin_submitit.tracking import Task, Tracker, failure_t
 class Executor(RemoteExecutor):
     """Submits all ready jobs at once and follows them; see the package's settings."""
 
-    def __post_init__(self):
-        settings = self.workflow.executor_settings
+    def __init__(self, workflow, logger):
+        # All before RemoteExecutor's constructor: it starts the thread that asks for news, which
+        # ends at an exception and then leaves Snakemake waiting for ever.
+        settings = workflow.executor_settings
         self.settings = settings
         self.site = site_from(settings)
         slurm.clean_environment()
@@ -44,10 +46,14 @@ class Executor(RemoteExecutor):
             directory=str(Path.cwd()),
             tries=settings.tries,
             patience=settings.patience,
-            say=self.logger.info,
+            say=logger.info,
         )
         self._infos: dict[str, SubmittedJobInfo] = {}
-        self.next_seconds_between_status_checks = settings.poll
+        super().__init__(workflow, logger)
+
+    @property
+    def next_seconds_between_status_checks(self) -> float:
+        return self.settings.poll
 
     # -- submitting -----------------------------------------------------------------------
 

@@ -25,12 +25,17 @@ from snakemake_executor_plugin_submitit.payload import append_line, read_lines, 
 
 HOME = Path(".snakemake") / "submitit"
 SCHEMA = 1
+OUR_TRACEBACK = re.compile(  # what submitit prints of a CommandFailed; it tells nothing more
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*"
+    r"snakemake_executor_plugin_submitit\.payload\.CommandFailed: .*$",
+    re.MULTILINE,
+)
 ACTIVE, HELD, DONE, FAILED, CANCELLED = "active", "held", "done", "failed", "cancelled"
 
 
 def job_key(name: str, outputs: list[str]) -> str:
     """A readable, safe file name that the same outputs always get."""
-    readable = re.sub(r"[^A-Za-z0-9.=_-]+", "-", name)[:80].strip("-.")
+    readable = re.sub(r"[^A-Za-z0-9.=_-]+", "-", name)[:80].strip("-.") or "job"
     return f"{readable}-{hashlib.sha256('|'.join(sorted(outputs)).encode()).hexdigest()[:8]}"
 
 
@@ -150,7 +155,7 @@ def new_token(key: str) -> str:
 
 
 def log_tail(path: str | Path, lines: int = 20) -> list[str]:
-    """The last lines of a log, without submitit's own."""
+    """The last lines of a log, without submitit's own and our traceback of a failed command."""
     try:
         with open(path, "rb") as handle:
             handle.seek(0, 2)
@@ -158,6 +163,7 @@ def log_tail(path: str | Path, lines: int = 20) -> list[str]:
             text = handle.read().decode("utf-8", errors="replace")
     except OSError:
         return []
+    text = OUR_TRACEBACK.sub("", text)
     kept = [line for line in text.splitlines() if line.strip() and not _is_frame(line)]
     return kept[-lines:]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,7 +36,8 @@ FINISHED_STATES = {
 }
 MEMORY_WORDS = re.compile(
     r"oom[-_ ]kill|exceeded (job |step )?memory limit|exceeded virtual memory limit"
-    r"|^MemoryError\b|DefaultCPUAllocator: (can't|not enough)|Out Of Memory",
+    r"|^MemoryError\b|DefaultCPUAllocator: (can't|not enough)"
+    r"|(?-i:Out Of Memory)",  # Slurm's; "CUDA out of memory" is not mended by more of the host's
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -46,6 +48,11 @@ class Ending:
 
     reason: Reason
     message: str
+
+
+def was_killed(record: dict) -> bool:
+    """Whether SIGKILL ended the command (137: bash tells it of a child); Slurm may know why."""
+    return record.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 def is_finished(state: str) -> bool:
@@ -65,8 +72,9 @@ def from_result(record: dict, log_tail: str) -> Ending | None:
     memory = MEMORY_WORDS.search(log_tail)
     if memory:
         return Ending(Reason.OOM, f"out of memory ({memory.group(0).strip()})")
-    if isinstance(status, int) and status < 0:
-        return Ending(Reason.EXCEPTION, f"the command was killed by signal {-status}")
+    if was_killed(record) or isinstance(status, int) and status < 0:
+        number = signal.SIGKILL if was_killed(record) else -status
+        return Ending(Reason.EXCEPTION, f"the command was killed by signal {int(number)}")
     return Ending(Reason.EXCEPTION, f"the command ended with exit status {status}")
 
 

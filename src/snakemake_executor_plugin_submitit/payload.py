@@ -48,8 +48,11 @@ def write_atomically(path: Path, text: str) -> None:
 def append_line(path: Path, record: dict) -> None:
     """One JSON line, durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as handle:
-        handle.write(json.dumps(record) + "\n")
+    with open(path, "ab+") as handle:
+        end = handle.seek(0, os.SEEK_END)
+        handle.seek(max(0, end - 1))
+        torn = handle.read(1) not in (b"", b"\n")  # its writer was killed within a line
+        handle.write(b"\n" * torn + json.dumps(record).encode() + b"\n")
         handle.flush()
         os.fsync(handle.fileno())
 
@@ -61,7 +64,9 @@ def read_lines(path: Path) -> list[dict]:
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
+            record = json.loads(line)
+            if isinstance(record, dict):
+                found.append(record)
     return found
 
 
@@ -145,24 +150,32 @@ class Payload:
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
         )
+        # Popen.wait holds a lock that a signal handler (`checkpoint`) could not take: wait first.
+        os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
         return self._child.wait()
 
     def _told_to_go(self, signum, frame) -> None:
+        signal.signal(signum, signal.SIG_IGN)  # once is enough; leaving must not be disturbed
         raise Leave
 
     def _stop_child(self) -> None:
-        """SIGTERM to the command and all its children, and SIGKILL to what stays."""
+        """SIGTERM to the command and all its children, and SIGKILL to what stays.
+
+        Bash may be gone long before the process that it ran has saved, so the whole group is
+        waited for. Nothing is reaped here: that is `_run`'s, which this may interrupt.
+        """
         child = getattr(self, "_child", None)
-        if child is None or child.poll() is not None:
+        if child is None or not group_lives(child.pid):
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(LEAVE_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        until = time.monotonic() + LEAVE_SECONDS
+        while group_lives(child.pid):
+            if time.monotonic() >= until:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
 
     def _note(self, event: str, **details) -> None:
         append_line(self.tries_path, {event: time.time(), "token": self.token, **details})
@@ -177,6 +190,17 @@ class Payload:
         if self.strict and status != 0:  # so that Slurm, too, sees a failed job
             sys.exit(128 - status if status and status < 0 else status or 1)
         return status
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group has a member that is no zombie."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            # pid (name) state parent group ...; a name may hold anything
+            state, _, its_group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def job_id() -> str:

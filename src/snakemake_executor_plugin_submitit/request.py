@@ -40,10 +40,12 @@ GOVERNED = {  # set by this plugin; in slurm_extra they would contradict it
     "error",
     "gpus",
     "gpus-per-node",
+    "gpus-per-task",
     "gres",
     "job-name",
     "mem",
     "mem-per-cpu",
+    "mem-per-gpu",
     "nodes",
     "ntasks",
     "ntasks-per-node",
@@ -123,6 +125,7 @@ def parse_extra(text: str) -> tuple[tuple[str, str | bool], ...]:
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not WORD.fullmatch(name):
             raise BadRequest(f"slurm_extra: {word!r} is no --option or --option=value")
+        name = name.replace("_", "-")  # as submitit writes it
         if name in GOVERNED:
             raise BadRequest(f"slurm_extra: --{name} is set by the executor; use its own resource")
         if equals and (not value or "\n" in value):
@@ -135,7 +138,8 @@ def _whole(resources: Mapping, name: str, default: int, least: int) -> int:
     value = resources.get(name, default)
     if value is None:
         value = default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    whole = isinstance(value, int) or isinstance(value, float) and value.is_integer()
+    if isinstance(value, bool) or not whole:
         raise BadRequest(f"resource {name}: {value!r} is not a whole number")
     if value < least:
         raise BadRequest(f"resource {name}: {value!r} is below {least}")
@@ -162,7 +166,8 @@ def build_request(resources: Mapping, threads: int, site: Site) -> Request:
             raise BadRequest(f"resource {name} is not understood; use {instead}")
     gpus = _whole(resources, "gpu", 0, 0)
     model = (_text(resources, "gpu_model", None) or "").lower()
-    models = [part.strip() for part in model.split("|") if part.strip()] if gpus else []
+    parts = [part.strip() for part in model.split("|") if part.strip()] if gpus else []
+    models = list(dict.fromkeys(parts))
     for one in models:
         if not WORD.fullmatch(one):
             raise BadRequest(f"resource gpu_model: {model!r} is no model, nor models joined by |")

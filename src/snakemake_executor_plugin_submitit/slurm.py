@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from snakemake_executor_plugin_submitit.outcome import is_finished
+
 FORMAT = "%i|%T|%r|%N|%M|%k"
 KEPT = {"SLURM_CONF"}
 PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
@@ -26,6 +28,7 @@ TRANSIENT = re.compile(  # refusals that pass: limits, and a controller out of r
     r"|Transport endpoint|Communication connection failure|Job/step already completing",
     re.IGNORECASE,
 )
+NEVER = re.compile(r"Per(Job|Node)", re.IGNORECASE)  # a limit that one job alone exceeds
 
 
 class SlurmMissing(RuntimeError):
@@ -127,7 +130,7 @@ def scancel(ids: list[str], batch: int = 200) -> int:
 
 def is_transient(words: str) -> bool:
     """Whether a refusal by sbatch may pass with time."""
-    return TRANSIENT.search(words) is not None
+    return TRANSIENT.search(words) is not None and NEVER.search(words) is None
 
 
 class Watcher:
@@ -158,9 +161,10 @@ class Watcher:
             return False
         self._asked = now
         self.queries += 1
-        if self._turn_of_accounting:
+        gone = [one for one in self._missing if one in ids]
+        if self._turn_of_accounting and gone:
             self._turn_of_accounting = False
-            return self._refresh_from_accounting(ids)
+            return self._refresh_from_accounting(gone, ids)
         answer = self._ask()
         if answer is None:
             return False
@@ -171,16 +175,14 @@ class Watcher:
         self._turn_of_accounting = bool(gone) and self._accounting is not False
         return True
 
-    def _refresh_from_accounting(self, ids: dict[str, float]) -> bool:
-        gone = [one for one in self._missing if one in ids]
-        if not gone:
-            return False
+    def _refresh_from_accounting(self, gone: list[str], ids: dict[str, float]) -> bool:
         remembered = self._remember(gone, min(ids[one] for one in gone))
         self._accounting = remembered is not None
         for one in gone:
             if one in (remembered or {}):
                 self._known[one] = remembered[one]
-                del self._missing[one]
+                if is_finished(remembered[one].state):  # accounting may call lost jobs running
+                    del self._missing[one]
         return self._accounting
 
     @property

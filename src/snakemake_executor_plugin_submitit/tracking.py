@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from snakemake_executor_plugin_submitit.backends import Backend, Refused
 from snakemake_executor_plugin_submitit.journal import (
@@ -33,6 +34,7 @@ from snakemake_executor_plugin_submitit.outcome import (
     from_state,
     is_finished,
     tried_again,
+    was_killed,
 )
 from snakemake_executor_plugin_submitit.payload import Payload
 from snakemake_executor_plugin_submitit.request import Request
@@ -102,6 +104,8 @@ class Tracker:
             record, line = self.journal.result(entry), self.backend.line(entry.id)
             if record is not None and record.get("reason") is None:
                 if record.get("status") != 0 or entry.command != command_hash(task.command):
+                    return False
+                if not all(Path(self.directory, output).exists() for output in task.outputs):
                     return False
                 self.say(f"{task.name}: finished while no driver was watching (job {entry.id})")
             elif line is None and not self.backend.answered:
@@ -228,34 +232,25 @@ class Tracker:
         if ending is None:
             task.done = True
             task.entry = self.journal.write(task.entry, state=DONE, seen=True)
-        elif record.get("status") == -9 and not self._state_is_last(task):
-            return  # killed: Slurm may say that memory was the reason
-        else:
+        elif not was_killed(record):  # else: Slurm may say that memory was the reason
             self._ended(task, ending)
-
-    def _state_is_last(self, task: Task) -> bool:
-        """Whether Slurm has said its last word on a job whose command was killed."""
-        line = self.backend.line(task.entry.id)
-        return line is not None and is_finished(line.state)
 
     def _read_state(self, task: Task) -> None:
         """A job without a final result: what does the backend say of it?"""
         line = self.backend.line(task.entry.id)
         record = self.journal.result(task.entry)
+        final = record is not None and record.get("reason") != "terminated"
+        if final and not was_killed(record):
+            return  # the next look reads it
+        tail = "\n".join(log_tail(task.entry.log, 40))
         if line is None:
             if self.backend.missing_for(task.entry.id) >= self.patience:
-                self._ended(task, Ending(Reason.NODE_FAIL, "Slurm has lost the job"))
+                lost = Ending(Reason.NODE_FAIL, "Slurm has lost the job")
+                self._ended(task, from_result(record, tail) if final else lost)
             return
         if not is_finished(line.state):
             task.ended_since = None
             self._tell_progress(task, line)
-            return
-        if record is not None and record.get("reason") != "terminated":
-            if record.get("status") == -9:
-                tail = "\n".join(log_tail(task.entry.log, 40))
-                ending = from_state(line.state, record, tail)
-                lost = ending.reason is Reason.EXCEPTION
-                self._ended(task, from_result(record, tail) if lost else ending)
             return
         now = self.clock()
         if task.ended_since is None:
@@ -264,9 +259,12 @@ class Tracker:
         # may take its time to be seen on a network file system.
         settled = line.state in {"CANCELLED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE"}
         wait = min(5.0, self.patience) if settled else self.patience
+        if final and line.state not in {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"}:
+            wait = 0
         if now - task.ended_since >= wait:
-            tail = "\n".join(log_tail(task.entry.log, 40))
-            self._ended(task, from_state(line.state, record, tail))
+            ending = from_state(line.state, record, tail)
+            unknown = final and ending.reason is Reason.EXCEPTION
+            self._ended(task, from_result(record, tail) if unknown else ending)
 
     def _tell_progress(self, task: Task, line) -> None:
         if line.state == "PENDING" and any(word in line.reason for word in STUCK):
