@@ -11,3 +11,6 @@ include: "workflow/rules/public.smk"
 include: "workflow/rules/cells.smk"
 include: "workflow/rules/reports.smk"
 
+
+onstart:
+    hold_driver()

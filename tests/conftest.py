@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytest_plugins = ["slurm_fixtures"]
+
 REPOSITORY = Path(__file__).parent.parent
 
 TINY = {

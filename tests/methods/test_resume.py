@@ -1,8 +1,10 @@
 """A killed cell goes on from its checkpoint and ends bit for bit as the undisturbed one."""
 
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +21,21 @@ from straightdp.methods.training import Checkpoints, Phase, run_phase
 from straightdp.studies.cells import resolve
 
 KILLER = """
-import os, signal, sys
+import os, sys
 from straightdp.methods.progress import Progress
 left = int(sys.argv[1])
 def step(self, phase, done, total, detail=""):
     global left
     left -= 1
     if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), int(sys.argv[3]))
 Progress.step = step
 from straightdp.cli.main import main
-main(["cell", sys.argv[2], "--preset", "tiny.yaml"])
+sys.exit(main(["cell", sys.argv[2], "--preset", "tiny.yaml"]))
 """
+
+
+OVER = {"dirs_exist_ok": True}
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +63,24 @@ def assert_same(a: Path, b: Path) -> None:
     assert (a / "gradients.json").read_bytes() == (b / "gradients.json").read_bytes()
 
 
+def signalled(folder: Path, cell, step: int, number: int):
+    """Run the cell in a process of its own that sends itself a signal after so many steps."""
+    return subprocess.run(
+        [sys.executable, "-c", KILLER, str(step), cell.id, str(int(number))],
+        cwd=folder,
+        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+
+
 # 12 distillation steps, then 12 private ones, a checkpoint every 5: in the first block of
 # each phase, between checkpoints, and right after one.
 @pytest.mark.parametrize("step", [3, 11, 13, 18, 24])
 def test_a_cell_killed_at_any_step_ends_the_same(undisturbed, step):
     folder, preset, workspace, cell, kept = undisturbed
     shutil.rmtree(workspace.folder(cell), ignore_errors=True)
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLER, str(step), cell.id],
-        cwd=folder,
-        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    killed = signalled(folder, cell, step, signal.SIGKILL)
     assert killed.returncode == -9, killed.stderr
     assert not (workspace.folder(cell) / "run.json").exists()
     run_unit(cell, workspace, preset.execution, threads=1)
@@ -78,15 +88,24 @@ def test_a_cell_killed_at_any_step_ends_the_same(undisturbed, step):
     assert not (workspace.folder(cell) / "state").exists()
 
 
+@pytest.mark.parametrize("step, newest", [(3, "distillation-0000003"), (18, "dp-sgd-0000006")])
+def test_a_cell_told_to_leave_saves_that_very_step(undisturbed, step, newest):
+    """SIGTERM: a checkpoint at the step under way, no failure on record, and the same end."""
+    folder, preset, workspace, cell, kept = undisturbed
+    shutil.rmtree(workspace.folder(cell), ignore_errors=True)
+    told = signalled(folder, cell, step, signal.SIGTERM)
+    assert told.returncode == 128 + signal.SIGTERM, told.stderr
+    assert "Traceback" not in told.stderr
+    assert (workspace.folder(cell) / "state" / f"{newest}.pt").exists()
+    assert not (workspace.folder(cell) / "failure.json").exists()
+    run_unit(cell, workspace, preset.execution, threads=1)
+    assert_same(workspace.folder(cell), kept)
+
+
 def test_a_truncated_newest_checkpoint_falls_back_to_the_one_before(undisturbed):
     folder, preset, workspace, cell, kept = undisturbed
     shutil.rmtree(workspace.folder(cell), ignore_errors=True)
-    subprocess.run(
-        [sys.executable, "-c", KILLER, "24", cell.id],
-        cwd=folder,
-        env={"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-    )
+    signalled(folder, cell, 24, signal.SIGKILL)
     checkpoints = sorted((workspace.folder(cell) / "state").glob("dp-sgd-*.pt"))
     assert len(checkpoints) == 2
     raw = checkpoints[-1].read_bytes()
@@ -102,6 +121,24 @@ def test_two_at_once_the_second_is_told_who_is_at_work(tmp_path):
                 pass
     with locked(tmp_path / "cell"):
         pass
+
+
+def test_a_patient_second_process_takes_the_first_ones_result(undisturbed, monkeypatch):
+    """A run that waited for another's end finds the work done, and does not do it twice."""
+    folder, preset, workspace, cell, kept = undisturbed
+    shutil.rmtree(workspace.folder(cell), ignore_errors=True)
+    finisher = threading.Timer(0.5, lambda: shutil.copytree(kept, workspace.folder(cell), **OVER))
+    with locked(workspace.folder(cell)):
+        finisher.start()
+        waiting = threading.Thread(
+            target=run_unit, args=(cell, workspace, preset.execution, 1, 30.0)
+        )
+        waiting.start()
+        finisher.join()
+    waiting.join()
+    assert not (workspace.folder(cell) / "state").exists()
+    assert_same(workspace.folder(cell), kept)
+    assert "done by another process" in (workspace.folder(cell) / "log.txt").read_text()
 
 
 def test_prerequisites_of_a_latent_cell_come_in_order(undisturbed):

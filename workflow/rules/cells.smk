@@ -24,7 +24,7 @@ rule cell:
     message:
         "cell {wildcards.id}"
     shell:
-        RUN + " cell {wildcards.id} " + ON
+        RUN + " cell {wildcards.id} " + ON + WAIT
 
 
 rule evaluate:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from straightdp.cli.driver import hold as hold_driver
 from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
 from straightdp.studies.cells import (
@@ -54,6 +55,7 @@ UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
 MALLOC = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000"
 RUN = f"OMP_NUM_THREADS={{threads}} {MALLOC} {sys.executable} -m straightdp"
 ON = f"--preset {PRESET}"
+WAIT = " --wait 300"  # for a process that its cluster has given up but that still runs
 
 
 def drawn_images(public_data):

@@ -10,7 +10,7 @@ rule draw:
     message:
         "draw the public images {wildcards.id}"
     shell:
-        RUN + " prepare {wildcards.id} " + ON
+        RUN + " prepare {wildcards.id} " + ON + WAIT
 
 
 rule autoencoder:
@@ -26,7 +26,7 @@ rule autoencoder:
     message:
         "autoencoder {wildcards.id}"
     shell:
-        RUN + " prepare {wildcards.id} " + ON
+        RUN + " prepare {wildcards.id} " + ON + WAIT
 
 
 def public_inputs(wildcards):
@@ -51,7 +51,7 @@ rule public_stage:
     message:
         "public stage {wildcards.id}"
     shell:
-        RUN + " prepare {wildcards.id} " + ON
+        RUN + " prepare {wildcards.id} " + ON + WAIT
 
 
 rule extractor:
@@ -67,4 +67,4 @@ rule extractor:
     message:
         "evaluation networks and reference statistics {wildcards.id}"
     shell:
-        RUN + " prepare {wildcards.id} " + ON
+        RUN + " prepare {wildcards.id} " + ON + WAIT

@@ -12,7 +12,8 @@ EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
                                                   (so table2, table5, table6, table7)
-  straightdp status                               what is done, failed, missing or stale
+  straightdp status                               what is done, running, failed, missing or stale
+  straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were
   straightdp replay CELL                          recompute a cell's epsilon from its transcript
 
@@ -36,6 +37,15 @@ def _parser() -> argparse.ArgumentParser:
     def preset(to: argparse.ArgumentParser) -> None:
         to.add_argument("--preset", default="demo", help="name in config/ or a YAML file (demo)")
 
+    def wait(to: argparse.ArgumentParser) -> None:
+        to.add_argument(
+            "--wait",
+            type=float,
+            default=0,
+            metavar="SECONDS",
+            help="wait so long for another process that is at work on it (0: refuse at once)",
+        )
+
     fetch = verb("fetch", "Download a data set; nothing else downloads.")
     fetch.add_argument("name", help="mnist, fashion_mnist or kmnist")
     fetch.add_argument("--root", type=Path, help="folder (default: $STRAIGHTDP_DATA, else data/)")
@@ -43,10 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     cell = verb("cell", "Run one cell, by id or from a resolved configuration file.")
     cell.add_argument("id", nargs="?", help="the cell's id")
     cell.add_argument("--config", type=Path, help="a config.json as every cell's folder has one")
+    wait(cell)
     preset(cell)
 
     prepare = verb("prepare", "Run one unit that cells share: images, autoencoder, public stage.")
     prepare.add_argument("id", help="the unit's id, as Snakemake prints it")
+    wait(prepare)
     preset(prepare)
 
     evaluate = verb("evaluate", "Compute the metrics of one finished cell's samples.")
@@ -73,7 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     status = verb("status", "Show a grid of method by budget by seed, and why cells failed.")
     status.add_argument("study", nargs="?", default="table1", help=f"{STUDY}; default table1")
     status.add_argument("--ids", action="store_true", help="list every cell's id and state")
+    status.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show it again every so many seconds (10), until Ctrl-C",
+    )
     preset(status)
+
+    recover = verb("recover", "After a crash: unlock, and start the last workflow again.")
+    recover.add_argument("--dry-run", action="store_true", help="print the command only")
 
     rerun = verb("rerun", "Run cells again through Snakemake; prints the command it runs.")
     rerun.add_argument("cells", nargs="*", metavar="CELL", help="cells to run from their start")
@@ -95,12 +118,18 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from straightdp.cli.units import Busy
     from straightdp.config import ConfigError
+    from straightdp.methods.stopping import EXIT_STATUS, Stopped, listen
 
     try:
+        if arguments.verb in {"cell", "prepare", "evaluate"}:
+            listen()
         return _run(arguments)
     except (ConfigError, Busy) as error:
         print(f"straightdp {arguments.verb}: {error}", file=sys.stderr)
         return 2
+    except Stopped:
+        print(f"straightdp {arguments.verb}: told to leave; goes on from here", file=sys.stderr)
+        return EXIT_STATUS
     except KeyboardInterrupt:
         print(f"straightdp {arguments.verb}: interrupted", file=sys.stderr)
         return 130

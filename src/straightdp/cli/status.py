@@ -1,9 +1,13 @@
-"""Where every cell stands: done, failed with its reason, interrupted, missing or stale."""
+"""Where every cell stands: done, running, pending, failed, interrupted, missing or stale."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from snakemake_executor_plugin_submitit.journal import log_tail
+from straightdp.cli.queue import FAILURE as JOB_FAILED
+from straightdp.cli.queue import Queue
 from straightdp.cli.units import FAILURE, LOG, Workspace
 from straightdp.config import Preset
 from straightdp.files import DamagedFile, read_json
@@ -15,37 +19,55 @@ MARKS = {
     "done": "done",
     "stale": "stale",
     "unevaluated": "samples",
+    "running": "running",
+    "pending": "pending",
     "failed": "FAILED",
     "interrupted": "stopped",
     "missing": ".",
 }
 LEGEND = (
     "done; stale: computed by other code than today's; samples: not evaluated yet;\n"
-    "FAILED: see below; stopped: interrupted, goes on from its checkpoint; .: not begun"
+    "running, pending: jobs of a cluster, see below; FAILED: see below;\n"
+    "stopped: interrupted, goes on from its checkpoint; .: not begun"
 )
+SHOWN_TAILS = 5  # failed cells whose log's end is shown; the others have its path
 
 
 @dataclass(frozen=True)
 class CellState:
-    """`kind` is a key of MARKS; `detail` says why."""
+    """`kind` is a key of MARKS; `detail` says why, `log` is where to look."""
 
     kind: str
     detail: str = ""
+    log: str = ""
 
     @property
     def broken(self) -> bool:
         return self.kind in {"failed", "interrupted"}
 
 
-def cell_state(cell: Cell, workspace: Workspace, metrics: str) -> CellState:
-    """What the cell's folder says."""
+def cell_state(
+    cell: Cell, workspace: Workspace, metrics: str, queue: Queue | None = None
+) -> CellState:
+    """What the cluster says of the cell, if it has it; what the cell's folder says, if not."""
     folder = workspace.folder(cell)
+    jobs = [queue.job(folder / name) if queue else None for name in ("run.json", metrics)]
+    for job in jobs:
+        if job is not None and job.kind != JOB_FAILED:
+            return CellState(job.kind, job.detail, job.log)
+    state = _folder_state(folder, metrics)
+    failed = jobs[1 if state.kind == "unevaluated" else 0]
+    if failed is not None and state.kind in {"unevaluated", "interrupted", "missing"}:
+        return CellState("failed", failed.detail, failed.log)
+    return state
+
+
+def _folder_state(folder: Path, metrics: str) -> CellState:
     try:
         if (folder / FAILURE).exists():
             failure = read_json(folder / FAILURE)
-            return CellState(
-                "failed", f"{failure['reason']}: {failure['message']} (log: {failure['log']})"
-            )
+            detail = f"{failure['reason']}: {failure['message']} (log: {failure['log']})"
+            return CellState("failed", detail, str(failure["log"]))
         if (folder / "run.json").exists():
             run = read_json(folder / "run.json")
             if not (folder / metrics).exists():
@@ -60,12 +82,13 @@ def cell_state(cell: Cell, workspace: Workspace, metrics: str) -> CellState:
     except (DamagedFile, KeyError, TypeError, AttributeError) as error:
         text = str(error) if isinstance(error, DamagedFile) else f"{folder}: lacks {error}"
         return CellState("failed", f"damaged: {text}")
+    log = str(folder / LOG)
     checkpoints = sorted((folder / "state").glob("*.pt"), key=lambda path: path.stat().st_mtime)
     if checkpoints:
         phase, _, step = checkpoints[-1].stem.rpartition("-")
-        return CellState("interrupted", f"at {phase} step {int(step)} (log: {folder / LOG})")
+        return CellState("interrupted", f"at {phase} step {int(step)} (log: {log})", log)
     if (folder / "state").exists():
-        return CellState("interrupted", f"before its first checkpoint (log: {folder / LOG})")
+        return CellState("interrupted", f"before its first checkpoint (log: {log})", log)
     return CellState("missing")
 
 
@@ -81,7 +104,7 @@ def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> s
     """Rows by budgets, a mark a seed, and the reason of every cell that failed."""
     columns = study.columns(preset)
     heads = [f"eps {number(epsilon)}" for epsilon in columns]
-    lines, troubles = [], []
+    lines, troubles, out = [], [], []
     for row in study.rows:
         cells = row_cells(preset, study, row)
         marks = [
@@ -91,6 +114,7 @@ def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> s
         space = "" if row.block == row.space else f" ({row.space})"
         lines.append([f"{row.block}: {row.method}{space}", *marks])
         troubles += [cell.id for cell in cells if states[cell.id].broken]
+        out += [cell.id for cell in cells if states[cell.id].kind in {"running", "pending"}]
     widths = [max(len(line[i]) for line in [["", *heads], *lines]) for i in range(len(heads) + 1)]
     shown = [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -101,5 +125,14 @@ def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> s
         f"{study.name} on preset {preset.name}: {finished} of {len(states)} cells done"
         f" (seeds {', '.join(map(str, preset.grid.seeds))})"
     )
+    queued = [f"{states[key].kind:8} {key}  {states[key].detail}" for key in out]
     reasons = [f"{key}\n    {states[key].kind}, {states[key].detail}" for key in troubles]
-    return "\n".join([title, *shown, LEGEND, *reasons])
+    tails = [_tail(states[key].log) if states[key].kind == "failed" else "" for key in troubles]
+    for i, tail in enumerate(tails[:SHOWN_TAILS]):
+        reasons[i] += tail
+    return "\n".join([title, *shown, LEGEND, *queued, *reasons])
+
+
+def _tail(log: str) -> str:
+    """The last 20 lines of a log, indented under their cell."""
+    return "".join(f"\n      | {line}" for line in log_tail(log)) if log else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,40 +86,57 @@ def cell_from_file(path: Path) -> Unit:
 
 
 @contextmanager
-def locked(folder: Path):
-    """Hold a unit's folder; a second process is told who holds it."""
+def locked(folder: Path, patience: float = 0):
+    """Hold a unit's folder; a second process is told who holds it, after `patience` seconds."""
     folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience
     with open(folder / ".lock", "a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.seek(0)
-            owner = handle.read().strip() or "another process"
-            raise Busy(f"{folder}: {owner} is at work here; wait for it or stop it") from error
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() < end:
+                    time.sleep(min(1.0, patience / 10))
+                    continue
+                handle.seek(0)
+                owner = handle.read().strip() or "another process"
+                raise Busy(f"{folder}: {owner} is at work here; wait for it or stop it") from error
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {os.uname().nodename}")
         handle.flush()
         yield
 
 
-def run_unit(unit: Unit, workspace: Workspace, execution, threads: int | None = None) -> None:
+def run_unit(
+    unit: Unit, workspace: Workspace, execution, threads: int | None = None, patience: float = 0
+) -> None:
     """Run a unit, and first whatever it needs that is not there yet.
 
     A failure leaves `failure.json` (reason, message, the traceback's end, the log's path) and
-    is raised again; success removes it.
+    is raised again; success removes it. Being told to leave is no failure. `patience` is how
+    long to wait for another process that holds the folder: one whose machine is said to be
+    dead may still be at work.
     """
     from straightdp.methods.progress import Progress
+    from straightdp.methods.stopping import Stopped
 
     for needed in prerequisites(unit):
         if not workspace.output(needed).exists():
-            run_unit(needed, workspace, execution, threads)
+            run_unit(needed, workspace, execution, threads, patience)
     folder = workspace.folder(unit)
     progress = Progress(unit.name, folder / LOG)
-    with locked(folder):
+    existed = workspace.output(unit).exists()
+    with locked(folder, patience):
+        if patience and not existed and workspace.output(unit).exists():
+            progress.say("done by another process meanwhile")
+            return
         try:
             write_json(folder / CONFIG, unit.config)
             (folder / FAILURE).unlink(missing_ok=True)
             _dispatch(unit, workspace, execution, threads, progress)
+        except Stopped:
+            raise
         except BaseException as error:
             interrupted = isinstance(error, KeyboardInterrupt)
             lines = traceback.format_exc().splitlines()

@@ -6,8 +6,11 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from straightdp.cli.driver import last_driver
+from straightdp.cli.queue import Queue
 from straightdp.cli.status import CellState, cell_state, render_grid, render_list
 from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_evaluation, run_unit
 from straightdp.config import ConfigError, Preset, load_preset
@@ -70,7 +73,7 @@ def cell(arguments) -> int:
     else:
         unit = find_cell(preset, arguments.id)
     workspace = Workspace.of(preset)
-    run_unit(unit, workspace, preset.execution, _threads())
+    run_unit(unit, workspace, preset.execution, _threads(), arguments.wait)
     print(workspace.folder(unit))
     return 0
 
@@ -80,7 +83,9 @@ def prepare(arguments) -> int:
     units = _units(preset)
     if arguments.id not in units:
         raise ConfigError(f"{arguments.id}: no such unit on preset {preset.name}")
-    run_unit(units[arguments.id], Workspace.of(preset), preset.execution, _threads())
+    run_unit(
+        units[arguments.id], Workspace.of(preset), preset.execution, _threads(), arguments.wait
+    )
     return 0
 
 
@@ -146,20 +151,61 @@ def replay(arguments) -> int:
 
 def status(arguments) -> int:
     preset, study = load_preset(arguments.preset), find_study(arguments.study)
-    workspace = Workspace.of(preset)
-    states = {
-        one.id: cell_state(one, workspace, metrics_name(preset))
-        for one in study_cells(preset, study)
-    }
-    print(render_list(states) if arguments.ids else render_grid(preset, study, states))
-    return 0
+    while True:
+        text = _status_text(preset, study, arguments.ids)
+        if not arguments.watch:
+            print(text)
+            return 0
+        clear = "\033[2J\033[H" if sys.stdout.isatty() else ""
+        print(f"{clear}{time.strftime('%H:%M:%S')}  {text}", flush=True)
+        time.sleep(arguments.watch)
+
+
+def _status_text(preset: Preset, study: Study, ids: bool) -> str:
+    workspace, queue, driver = Workspace.of(preset), Queue(), last_driver()
+    name = metrics_name(preset)
+    states = {one.id: cell_state(one, workspace, name, queue) for one in study_cells(preset, study)}
+    if ids:
+        return render_list(states)
+    at_work = f"\ndriver: {driver.describe()}" if driver and driver.alive else "\ndriver: none"
+    return render_grid(preset, study, states) + at_work
+
+
+def recover(arguments) -> int:
+    """After a crash: unlock, and start the last driver's command again."""
+    driver = last_driver()
+    if driver is None:
+        raise ConfigError(
+            "no workflow has run in this folder; begin with snakemake --profile PROFILE table1"
+        )
+    if driver.alive:
+        raise ConfigError(
+            f"{driver.describe()}, is alive and at work here; nothing to recover. "
+            "Stop it first if that is meant"
+        )
+    base = [sys.executable, "-m", "snakemake", *driver.arguments]
+    again = [*base] if "--rerun-incomplete" in base else _inserted(base, "--rerun-incomplete")
+    print(shlex.join(again), flush=True)
+    if arguments.dry_run:
+        return 0
+    unlocked = subprocess.run(_inserted(base, "--unlock"), capture_output=True, text=True)
+    if unlocked.returncode != 0:
+        raise ConfigError(f"could not unlock: {(unlocked.stderr or unlocked.stdout).strip()}")
+    return subprocess.run(again, check=False).returncode
+
+
+def _inserted(command: list[str], flag: str) -> list[str]:
+    """The command with a flag before its own arguments, which may end in targets."""
+    return [*command[:3], flag, *command[3:]]
 
 
 def rerun(arguments) -> int:
     preset, workspace = load_preset(arguments.preset), None
     workspace = Workspace.of(preset)
-    name = metrics_name(preset)
-    states = {key: cell_state(one, workspace, name) for key, one in all_cells(preset).items()}
+    name, queue = metrics_name(preset), Queue()
+    states = {
+        key: cell_state(one, workspace, name, queue) for key, one in all_cells(preset).items()
+    }
     chosen = {find_cell(preset, text).id for text in arguments.cells}
     if arguments.failed:
         chosen |= {key for key, found in states.items() if found.broken}
@@ -170,7 +216,11 @@ def rerun(arguments) -> int:
         return 0
     command = rerun_command(arguments, preset, workspace, states, sorted(chosen))
     print(shlex.join(command), flush=True)
-    return 0 if arguments.dry_run else subprocess.run(command, check=False).returncode
+    if arguments.dry_run:
+        return 0
+    folders = [workspace.root / "cells" / key for key in chosen]
+    queue.forget([folder / part for folder in folders for part in ("run.json", name)])
+    return subprocess.run(command, check=False).returncode
 
 
 def rerun_command(

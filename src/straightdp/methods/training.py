@@ -17,6 +17,7 @@ from typing import Any
 from straightdp.device import Compute
 from straightdp.files import DamagedFile, load_tensors, save_tensors
 from straightdp.methods.progress import Progress
+from straightdp.methods.stopping import Stopped, at_step_boundaries, told_to_leave
 
 KEEP = 2  # the newest checkpoint and the one to fall back on
 
@@ -68,7 +69,8 @@ class Phase:
 def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) -> None:
     """Run a phase to its end, from its newest checkpoint on.
 
-    A checkpoint is written at every multiple of `compute.checkpoint_every` and at the end.
+    A checkpoint is written at every multiple of `compute.checkpoint_every`, at the end, and on
+    SIGTERM, after which :class:`Stopped` is raised.
     """
     checkpoints = Checkpoints(folder, phase.name)
     state = checkpoints.newest(progress)
@@ -84,15 +86,23 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
         for name, part in phase.parts.items():
             part.load_state_dict(state[name])
         progress.say(f"{phase.name} resumes at step {done}/{phase.steps}")
-    while done < phase.steps:
-        end = min(phase.steps, (done // compute.checkpoint_every + 1) * compute.checkpoint_every)
-        for index in range(done, end):
-            detail = phase.step(index)
-            progress.step(phase.name, index + 1, phase.steps, detail)
-        done = end
+
+    def save() -> None:
         states = {name: part.state_dict() for name, part in phase.parts.items()}
         execution = {"threads": compute.threads, "micro_batch": compute.micro_batch}
         checkpoints.save(done, states | execution)
+
+    with at_step_boundaries():
+        while done < phase.steps:
+            detail = phase.step(done)
+            done += 1
+            progress.step(phase.name, done, phase.steps, detail)
+            leaving = told_to_leave()
+            if leaving or done % compute.checkpoint_every == 0 or done == phase.steps:
+                save()
+            if leaving:
+                progress.say(f"told to leave; {phase.name} stops at step {done}/{phase.steps}")
+                raise Stopped
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> float:
