@@ -197,6 +197,57 @@ class Stage2(Section):
         return values
 
 
+class Generator(Section):
+    """The prior methods' one generator; the code is its random input."""
+
+    code: Count
+    width: Count
+    depth: Count
+
+
+class Matching(Section):
+    steps: Count
+    batch: Count
+    learning_rate: Positive
+
+    @model_validator(mode="after")
+    def _balanced(self):
+        if self.batch % 10:
+            raise ValueError("batch must be a multiple of the 10 classes")
+        return self
+
+
+class FourierFeatures(Section):
+    features: Annotated[int, Field(ge=2, multiple_of=2)]  # cosines and sines
+
+
+class HermiteFeatures(Section):
+    order: Count
+    pairs: Count
+    pair_order: Count
+    weight: Fraction  # the product kernel's part
+
+    @model_validator(mode="after")
+    def _orders(self):
+        if self.pair_order > self.order:
+            raise ValueError(f"pair_order must be at most order ({self.order})")
+        return self
+
+
+class TangentFeatures(Section):
+    width: Count
+
+
+class Embedding(Section):
+    """Table 9's prior methods that release a mean embedding, in the pixel space's size."""
+
+    generator: Generator
+    matching: Matching
+    dp_merf: FourierFeatures
+    dp_hp: HermiteFeatures
+    dp_ntk: TangentFeatures
+
+
 class Sampling(Section):
     count: Annotated[int, Field(ge=20)]
     steps: Count
@@ -239,6 +290,7 @@ class Preset(Section):
     pretraining: Pretraining
     stage1: Stage1
     stage2: Stage2
+    embedding: Embedding
     sampling: Sampling
     evaluation: Evaluation
     execution: Execution
@@ -264,6 +316,12 @@ class Preset(Section):
                 )
         if self.sampling.count % 10:
             raise ValueError("sampling.count: must be a multiple of the 10 classes")
+        size, pairs = self.spaces.pixel.size, self.embedding.dp_hp.pairs
+        if pairs > size * (size - 1) // 2:
+            raise ValueError(
+                f"embedding.dp_hp.pairs: {pairs} is above the {size * (size - 1) // 2} pairs of "
+                f"{size} pixels"
+            )
         if self.stage2.warmup > self.stage2.steps:
             raise ValueError("stage2.warmup: must be at most stage2.steps")
         return self
