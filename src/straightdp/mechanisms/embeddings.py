@@ -26,6 +26,19 @@ def embedding_sensitivity(records: int, adjacency: Adjacency) -> float:
     return (2 if adjacency is Adjacency.REPLACE_ONE else 1) / records
 
 
+def embedding_charge(records: int, noise_multiplier: float, adjacency: Adjacency) -> dict:
+    """The release's line in the transcript."""
+    sensitivity = embedding_sensitivity(records, adjacency)
+    return {
+        "kind": "gaussian",
+        "name": "mean_embedding",
+        "sensitivity": sensitivity,
+        "noise_std": noise_multiplier * sensitivity,
+        "noise_multiplier": noise_multiplier,
+        "normalised_by": "declared records",
+    }
+
+
 def into_cube(x: torch.Tensor) -> torch.Tensor:
     """Each value onto [0, 1], what is not a number to 0: so that no feature escapes norm 1."""
     return torch.nan_to_num(x, nan=0.0).clamp(0, 1)
@@ -74,17 +87,7 @@ def release_embedding(
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ValueError(f"labels must lie in 0..{classes - 1}")
     value = mean_embedding(feature_map, x, labels, classes, records)
-    sensitivity = embedding_sensitivity(records, adjacency)
-    deviation = noise_multiplier * sensitivity
-    ledger.charge(
-        {
-            "kind": "gaussian",
-            "name": "mean_embedding",
-            "sensitivity": sensitivity,
-            "noise_std": deviation,
-            "noise_multiplier": noise_multiplier,
-            "normalised_by": "declared records",
-        }
-    )
+    line = embedding_charge(records, noise_multiplier, adjacency)
+    ledger.charge(line)
     draws = streams.generator(Role.RELEASE).standard_normal(tuple(value.shape))
-    return value + deviation * torch.from_numpy(draws)
+    return value + line["noise_std"] * torch.from_numpy(draws)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from straightdp.rng import Role, Streams
 
@@ -39,8 +40,7 @@ class FeatureMap(Protocol):
 
 class _Map:
     def class_sums(self, x: torch.Tensor, labels: torch.Tensor, classes: int) -> torch.Tensor:
-        sums = x.new_zeros(classes, self.size)
-        return sums.index_add(0, labels, self.features(x))
+        return functional.one_hot(labels, classes).to(x).T @ self.features(x)
 
     def to(self, device: torch.device):
         """The same map with its tensors on `device`."""

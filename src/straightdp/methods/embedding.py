@@ -15,8 +15,9 @@ import torch
 
 from straightdp.data.sources import ImageSet
 from straightdp.device import Compute
+from straightdp.files import read_arrays, write_arrays
 from straightdp.mechanisms.accounting import Adjacency, calibrate_releases
-from straightdp.mechanisms.embeddings import into_cube, release_embedding
+from straightdp.mechanisms.embeddings import embedding_charge, into_cube, release_embedding
 from straightdp.mechanisms.feature_maps import (
     FeatureMap,
     hermite_map,
@@ -34,6 +35,8 @@ from straightdp.model.adam import AdamW
 from straightdp.model.generator import Generator
 from straightdp.resolved import EmbeddingCellConfig, Matching
 from straightdp.rng import Role, Streams
+
+RELEASED = "released.npz"
 
 
 def unit_pixels(codec: PixelCodec, images: np.ndarray) -> torch.Tensor:
@@ -112,36 +115,36 @@ def run_embedding(
 ) -> None:
     """Run or resume a cell and publish its samples, transcript and `run.json` in `folder`.
 
-    `identity` names the cell's noise key. A resumed cell repeats its one release, with the
-    same noise and the same charge.
+    `identity` names the cell's noise key. The release is kept in `folder`/state, so that a
+    resumed cell matches the very numbers that it had released and charged.
     """
     state = folder / "state"
     refuse_second_release(config, folder)
     state.mkdir(parents=True, exist_ok=True)
     noise = noise_streams(config, identity, state)
-    streams = Streams.from_seed("cell", config.seed)
     ledger = open_ledger(config, state)
+    streams = Streams.from_seed("cell", config.seed)
     codec = PixelCodec(config.public.image_size)
     feature_map = build_feature_map(config, unit_pixels(codec, public_data.images))
     feature_map = feature_map.to(compute.device)
     sigma = calibrate_releases(config.privacy.epsilon, config.privacy.delta, 1)
-    released = release_embedding(
-        unit_pixels(codec, private_data.images).to(compute.device),
-        torch.from_numpy(private_data.labels).to(compute.device),
-        feature_map,
-        CLASSES,
-        config.data.records,
-        sigma,
-        Adjacency(config.privacy.adjacency),
-        noise,
-        ledger,
-    )
-    progress.say(f"embedding of {feature_map.size} features released, sigma {sigma:.3f}")
+    records, adjacency = config.data.records, Adjacency(config.privacy.adjacency)
+    path = state / RELEASED
+    if path.exists():  # an earlier start released it; its charge is compared with this one
+        ledger.charge(embedding_charge(records, sigma, adjacency))
+    else:
+        x = unit_pixels(codec, private_data.images).to(compute.device)
+        labels = torch.from_numpy(private_data.labels).to(compute.device)
+        released = release_embedding(
+            x, labels, feature_map, CLASSES, records, sigma, adjacency, noise, ledger
+        )
+        write_arrays(path, embedding=released.float().numpy())
+        progress.say(f"embedding of {feature_map.size} features released, sigma {sigma:.3f}")
+    target = torch.from_numpy(read_arrays(path)["embedding"]).to(compute.device)
     torch.manual_seed(streams.torch_seed(Role.INIT))
     size = codec.image_size**2
     generator = Generator(classes=CLASSES, pixels=size, **config.generator.model_dump())
     generator.to(compute.device)
-    target = released.float().to(compute.device)
     phase = matching_phase(generator, feature_map, target, config.matching, streams, compute)
     run_phase(phase, state, compute, progress)
     progress.say(f"sampling {config.sampling.count}")
