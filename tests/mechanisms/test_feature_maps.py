@@ -98,7 +98,7 @@ def test_hermite_features_approach_the_gaussian_kernel(length_squared):
 
 
 def test_order_20_at_a_tenth_keeps_the_known_part_of_the_norm():
-    """On average over [0, 1] 0.959 of the squared norm; at 0, where H_k is known, in closed form."""
+    """On average over [0, 1] 0.959 of the squared norm; at 0, H_k is known in closed form."""
     x = torch.linspace(0, 1, 101, dtype=torch.float64)[None]
     kept = hermite(x, 20, 0.1)[0].square().sum(0)
     assert float(kept.mean()) == pytest.approx(0.959, abs=1e-3)
