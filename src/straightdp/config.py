@@ -14,21 +14,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from straightdp.sections import Count, Embedding, Fraction, Positive, Section
 
 PRESETS = Path("config")
-
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class ConfigError(ValueError):
     """A preset that cannot be used; the message is one line per fault."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 
 
 class Data(Section):
@@ -195,57 +189,6 @@ class Stage2(Section):
         if 0 not in values:
             raise ValueError("the family must hold 0, the uniform plan")
         return values
-
-
-class Generator(Section):
-    """The prior methods' one generator; the code is its random input."""
-
-    code: Count
-    width: Count
-    depth: Count
-
-
-class Matching(Section):
-    steps: Count
-    batch: Count
-    learning_rate: Positive
-
-    @model_validator(mode="after")
-    def _balanced(self):
-        if self.batch % 10:
-            raise ValueError("batch must be a multiple of the 10 classes")
-        return self
-
-
-class FourierFeatures(Section):
-    features: Annotated[int, Field(ge=2, multiple_of=2)]  # cosines and sines
-
-
-class HermiteFeatures(Section):
-    order: Count
-    pairs: Count
-    pair_order: Count
-    weight: Fraction  # the product kernel's part
-
-    @model_validator(mode="after")
-    def _orders(self):
-        if self.pair_order > self.order:
-            raise ValueError(f"pair_order must be at most order ({self.order})")
-        return self
-
-
-class TangentFeatures(Section):
-    width: Count
-
-
-class Embedding(Section):
-    """Table 9's prior methods that release a mean embedding, in the pixel space's size."""
-
-    generator: Generator
-    matching: Matching
-    dp_merf: FourierFeatures
-    dp_hp: HermiteFeatures
-    dp_ntk: TangentFeatures
 
 
 class Sampling(Section):

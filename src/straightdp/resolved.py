@@ -16,22 +16,24 @@ from straightdp.config import (
     Caption,
     ConfigError,
     Constraints,
-    Count,
     Distillation,
+    Horizon,
+    LatentSpace,
+    PixelSpace,
+    Privacy,
+    Sampling,
+    faults,
+)
+from straightdp.sections import (
+    Count,
     FourierFeatures,
     Fraction,
     Generator,
     HermiteFeatures,
-    Horizon,
-    LatentSpace,
     Matching,
-    PixelSpace,
     Positive,
-    Privacy,
-    Sampling,
     Section,
     TangentFeatures,
-    faults,
 )
 
 Seed = Annotated[int, Field(ge=0)]

@@ -188,7 +188,7 @@ def test_no_feature_is_longer_than_one(name):
     for _ in range(15):
         x = starts.clone().requires_grad_()
         norms = one.features(x).double().norm(dim=1)
-        best = max(best, float(norms.max()))
+        best = max(best, float(norms.detach().max()))
         (slope,) = torch.autograd.grad(norms.sum(), x)
         starts = (x + 0.3 * slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-9)).detach()
         starts = starts.clamp(0, 1)

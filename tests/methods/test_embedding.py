@@ -12,7 +12,7 @@ import torch
 from conftest import TINY, run, write_preset
 
 from straightdp.cli.units import Workspace, prerequisites, run_unit
-from straightdp.config import Matching, load_preset
+from straightdp.config import load_preset
 from straightdp.device import Compute
 from straightdp.files import load_tensors, read_json
 from straightdp.mechanisms.accounting import Adjacency
@@ -30,6 +30,7 @@ from straightdp.methods.spaces import PixelCodec
 from straightdp.model.generator import Generator
 from straightdp.resolved import parse_cell
 from straightdp.rng import Streams
+from straightdp.sections import Matching
 from straightdp.studies.cells import resolve
 
 METHODS = ("dp_merf", "dp_hp", "dp_ntk")
