@@ -71,6 +71,13 @@ TINY = {
         "shapes": [0, 0.5, 1],
         "clip_reference": 0.5,
     },
+    "embedding": {
+        "generator": {"code": 4, "width": 16, "depth": 2},
+        "matching": {"steps": 12, "batch": 20, "learning_rate": 1e-3},
+        "dp_merf": {"features": 40},
+        "dp_hp": {"order": 3, "pairs": 20, "pair_order": 2, "weight": 0.5},
+        "dp_ntk": {"width": 6},
+    },
     "sampling": {"count": 100, "steps": 3, "guidance": 1.5},
     "evaluation": {
         "extractor": "fid_lenet",

@@ -48,6 +48,13 @@ def test_the_paper_preset_is_table_9():
         25,
         1.5,
     )
+    prior = paper.embedding
+    assert (prior.generator.width, prior.generator.depth) == (512, 2)
+    assert (prior.matching.steps, prior.matching.learning_rate) == (6000, 1e-3)
+    assert prior.dp_merf.features == 10_000 and prior.dp_ntk.width == 300
+    hermite = prior.dp_hp
+    assert (hermite.order, hermite.pairs, hermite.pair_order) == (20, 1500, 3)
+    assert hermite.weight == 0.5 and paper.spaces.pixel.image_size == 28
     assert paper.grid.seeds == (0, 1, 2)
 
 
@@ -68,6 +75,13 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
         (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
         (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+        (lambda v: v.pop("embedding"), r"embedding: missing key"),
+        (lambda v: v["embedding"]["dp_merf"].update(features=41), r"dp_merf\.features: 41"),
+        (lambda v: v["embedding"]["matching"].update(batch=25), r"embedding\.matching.*10 classes"),
+        (lambda v: v["embedding"]["dp_hp"].update(pair_order=4), r"dp_hp.*at most order \(3\)"),
+        (lambda v: v["embedding"]["dp_hp"].update(pairs=2017), r"dp_hp\.pairs: 2017 .* 2016 pairs"),
+        (lambda v: v["embedding"]["dp_hp"].update(weight=1.5), r"dp_hp\.weight: 1\.5"),
+        (lambda v: v["embedding"].update(dp_gan={}), r"embedding\.dp_gan: unknown key"),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, said):

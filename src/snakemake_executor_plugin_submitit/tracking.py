@@ -231,6 +231,9 @@ class Tracker:
         ending = from_result(record, "\n".join(log_tail(task.entry.log, 40)))
         if ending is None:
             task.done = True
+            starts = len(self.journal.starts(task.key))
+            if starts > 1:
+                self.say(f"{task.name}: done, at start {starts} of at most {self.tries}")
             task.entry = self.journal.write(task.entry, state=DONE, seen=True)
         elif not was_killed(record):  # else: Slurm may say that memory was the reason
             self._ended(task, ending)

@@ -14,21 +14,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from straightdp.sections import Count, Embedding, Fraction, Positive, Section
 
 PRESETS = Path("config")
-
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class ConfigError(ValueError):
     """A preset that cannot be used; the message is one line per fault."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 
 
 class Data(Section):
@@ -239,6 +233,7 @@ class Preset(Section):
     pretraining: Pretraining
     stage1: Stage1
     stage2: Stage2
+    embedding: Embedding
     sampling: Sampling
     evaluation: Evaluation
     execution: Execution
@@ -264,6 +259,12 @@ class Preset(Section):
                 )
         if self.sampling.count % 10:
             raise ValueError("sampling.count: must be a multiple of the 10 classes")
+        size, pairs = self.spaces.pixel.size, self.embedding.dp_hp.pairs
+        if pairs > size * (size - 1) // 2:
+            raise ValueError(
+                f"embedding.dp_hp.pairs: {pairs} is above the {size * (size - 1) // 2} pairs of "
+                f"{size} pixels"
+            )
         if self.stage2.warmup > self.stage2.steps:
             raise ValueError("stage2.warmup: must be at most stage2.steps")
         return self

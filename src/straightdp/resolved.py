@@ -16,17 +16,24 @@ from straightdp.config import (
     Caption,
     ConfigError,
     Constraints,
-    Count,
     Distillation,
-    Fraction,
     Horizon,
     LatentSpace,
     PixelSpace,
-    Positive,
     Privacy,
     Sampling,
-    Section,
     faults,
+)
+from straightdp.sections import (
+    Count,
+    FourierFeatures,
+    Fraction,
+    Generator,
+    HermiteFeatures,
+    Matching,
+    Positive,
+    Section,
+    TangentFeatures,
 )
 
 Seed = Annotated[int, Field(ge=0)]
@@ -143,6 +150,52 @@ class CellConfig(Section):
     shares: Shares | None = None
 
 
+class EmbeddingMethod(Section):
+    family: Literal["embedding"]
+
+
+class FourierConfig(FourierFeatures):
+    kind: Literal["dp_merf"]
+
+
+class HermiteConfig(HermiteFeatures):
+    kind: Literal["dp_hp"]
+
+
+class TangentConfig(TangentFeatures):
+    kind: Literal["dp_ntk"]
+
+
+class PublicImages(Section):
+    """All that an embedding cell reads of the public side: the images, for length scales."""
+
+    data: PublicData
+    image_size: Annotated[int, Field(ge=4, le=28)]
+
+
+class SampleCount(Section):
+    count: Annotated[int, Field(ge=20)]
+
+
+class EmbeddingCellConfig(Section):
+    """One cell of DP-MERF, DP-HP or DP-NTK."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PrivateData
+    privacy: PrivacyConfig
+    seed: Seed
+    method: EmbeddingMethod
+    public: PublicImages
+    features: Annotated[FourierConfig | HermiteConfig | TangentConfig, Field(discriminator="kind")]
+    generator: Generator
+    matching: Matching
+    sampling: SampleCount
+
+
+AnyCell = CellConfig | EmbeddingCellConfig
+CELLS: dict[str, type[Section]] = {"flow": CellConfig, "embedding": EmbeddingCellConfig}
+
+
 def parse(model: type[Section], values: Any, origin: str | Path) -> Any:
     """Check a resolved configuration; :class:`ConfigError` names the file and the key."""
     if not isinstance(values, dict):
@@ -151,3 +204,12 @@ def parse(model: type[Section], values: Any, origin: str | Path) -> Any:
         return model(**values)
     except ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {line}" for line in faults(error))) from error
+
+
+def parse_cell(values: Any, origin: str | Path) -> AnyCell:
+    """A cell's resolved configuration, of whichever family its method names (flow: unnamed)."""
+    method = values.get("method") if isinstance(values, dict) else None
+    family = method.get("family", "flow") if isinstance(method, dict) else "flow"
+    if not isinstance(family, str) or family not in CELLS:
+        raise ConfigError(f"{origin}: method.family: {family!r}: not one of {', '.join(CELLS)}")
+    return parse(CELLS[family], values, origin)

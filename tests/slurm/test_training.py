@@ -150,7 +150,7 @@ def test_the_time_limit(training, reference, cluster):
     let_go(pid)
     assert it.toy.finish(driver) == 0, it.toy.said
     assert it.starts() == 2
-    assert "runs again after time limit (start 2 of at most 6)" in it.toy.said
+    assert "done, at start 2 of at most 6" in it.toy.said
     assert "told to leave; dp-sgd stops at step" in (it.folder / "log.txt").read_text()
     assert_equal(it, reference)
 

@@ -6,9 +6,16 @@ import pytest
 from conftest import REPOSITORY, TINY, write_preset
 
 from straightdp.config import load_preset
-from straightdp.resolved import CellConfig, ConfigError, parse
-from straightdp.studies.cells import data_unit, extractor, metrics_name, public_stage, resolve
-from straightdp.studies.grid import all_cells
+from straightdp.resolved import ConfigError, parse_cell
+from straightdp.studies.cells import (
+    cell_public,
+    data_unit,
+    extractor,
+    metrics_name,
+    public_stage,
+    resolve,
+)
+from straightdp.studies.grid import TABLE1, all_cells
 
 
 def preset(tmp_path, change=lambda values: None):
@@ -116,10 +123,75 @@ def test_the_papers_cells_keep_their_names(method, space, epsilon, expected):
     assert resolve(paper, method, space, epsilon, 0).id == expected
 
 
-def test_every_resolved_configuration_parses_and_refuses_by_key(tmp_path):
+def test_the_prior_methods_are_the_first_block_in_the_papers_order():
+    rows = [row for row in TABLE1.rows if row.method.startswith("dp_")]
+    assert [row.method for row in rows] == ["dp_merf", "dp_hp", "dp_ntk"]
+    assert {row.block for row in rows} == {"prior"} and TABLE1.rows[0].block == "prior"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["stage2"].update(steps=13),
+        lambda v: v["backbone"].update(width=32),
+        lambda v: v["pretraining"]["steps"].update(pixel=21),
+        lambda v: v["sampling"].update(guidance=1.0, steps=4),  # there is no field to integrate
+        lambda v: v["embedding"]["dp_hp"].update(order=4),  # another method's features
+    ],
+)
+def test_an_embedding_cell_ignores_the_flow_and_the_other_features(tmp_path, change):
+    assert identity(tmp_path, change, "dp_merf", "pixel") == identity(
+        tmp_path, method="dp_merf", space="pixel"
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v["embedding"]["dp_merf"].update(features=42),
+        lambda v: v["embedding"]["matching"].update(steps=13),
+        lambda v: v["embedding"]["generator"].update(code=5),
+        lambda v: v["spaces"]["pixel"].update(image_size=12),
+        lambda v: v["data"].update(glyph_count=401),
+        lambda v: v["privacy"].update(adjacency="replace_one"),
+    ],
+)
+def test_what_decides_an_embedding_changes_its_name(tmp_path, change):
+    assert identity(tmp_path, change, "dp_merf", "pixel") != identity(
+        tmp_path, method="dp_merf", space="pixel"
+    )
+
+
+def test_the_embedding_settings_rename_no_flow_cell(tmp_path):
+    def change(values):
+        values["embedding"]["matching"]["steps"] = 99
+
+    assert identity(tmp_path, change) == identity(tmp_path)
+    method = resolve(preset(tmp_path), "uniform", "pixel", 1.0, 0).config["method"]
+    assert method == {"port": "none", "plan": "uniform", "backbone": "standard"}  # no family
+
+
+def test_an_embedding_cell_starts_from_no_public_stage(tmp_path):
+    assert cell_public(resolve(preset(tmp_path), "dp_ntk", "pixel", 1.0, 0).config) is None
+    flow = resolve(preset(tmp_path), "low_b0", "pixel", 1.0, 0)
+    assert cell_public(flow.config).name == "glyphs-pixel-low_b0-seed0"
+    with pytest.raises(ValueError, match="dp_ntk lives in pixel space, not in latent"):
+        resolve(preset(tmp_path), "dp_ntk", "latent", 1.0, 0)
+
+
+@pytest.mark.parametrize("method", ["uniform", "dp_hp"])
+def test_every_resolved_configuration_parses_and_refuses_by_key(tmp_path, method):
     for cell in all_cells(preset(tmp_path)).values():
-        parse(CellConfig, cell.config, "x")
-    broken = copy.deepcopy(cell.config)
+        parse_cell(cell.config, "x")
+    broken = copy.deepcopy(resolve(preset(tmp_path), method, "pixel", 1.0, 0).config)
     broken["sampling"]["stepz"] = 3
     with pytest.raises(ConfigError, match=r"file\.json: sampling\.stepz: unknown key"):
-        parse(CellConfig, broken, "file.json")
+        parse_cell(broken, "file.json")
+
+
+@pytest.mark.parametrize("family", ["kernel", 3, None, ["flow"]])
+def test_an_unknown_family_is_refused_by_key(tmp_path, family):
+    config = copy.deepcopy(resolve(preset(tmp_path), "dp_hp", "pixel", 1.0, 0).config)
+    config["method"]["family"] = family
+    with pytest.raises(ConfigError, match=r"file\.json: method\.family: .*not one of flow"):
+        parse_cell(config, "file.json")

@@ -5,8 +5,10 @@
 
 def cell_inputs(wildcards):
     configuration = CELLS[wildcards.id].config
-    unit = public_unit(configuration["public"], configuration["method"]["backbone"])
-    return str(workspace.output(unit))
+    unit = cell_public(configuration)
+    if unit is None:  # it reads the public images alone
+        return drawn_images(configuration["public"]["data"])
+    return [str(workspace.output(unit))]
 
 
 rule cell:

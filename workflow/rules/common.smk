@@ -10,10 +10,10 @@ from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
 from straightdp.studies.cells import (
     autoencoder_unit,
+    cell_public,
     data_unit,
     extractor,
     metrics_name,
-    public_unit,
 )
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
@@ -31,7 +31,8 @@ CELLS = all_cells(preset)
 PUBLIC = {
     unit.id: unit
     for cell in CELLS.values()
-    for unit in [public_unit(cell.config["public"], cell.config["method"]["backbone"])]
+    for unit in [cell_public(cell.config)]
+    if unit is not None
 }
 AUTOENCODERS = {
     unit.id: unit
@@ -43,7 +44,7 @@ DATA = {
     unit.id: unit
     for public_data in [
         EXTRACTOR.config["public"],
-        *(public.config["data"] for public in PUBLIC.values()),
+        *(cell.config["public"]["data"] for cell in CELLS.values()),
     ]
     for unit in [data_unit(public_data)]
     if unit is not None

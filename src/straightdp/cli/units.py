@@ -12,17 +12,17 @@ from pathlib import Path
 
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
-from straightdp.resolved import AutoencoderConfig, CellConfig, PublicConfig, parse
+from straightdp.resolved import AutoencoderConfig, PublicConfig, parse, parse_cell
 from straightdp.studies.cells import (
     Cell,
     Unit,
     autoencoder_unit,
+    cell_public,
     data_unit,
     digest,
     evaluation_config,
     extractor,
     metrics_name,
-    public_unit,
 )
 
 RESULTS = Path("results")
@@ -68,8 +68,11 @@ def prerequisites(unit: Unit) -> list[Unit]:
     elif unit.kind == "extractor":
         needed = [data_unit(unit.config["public"])]
     elif unit.kind == "cells":
-        public = public_unit(unit.config["public"], unit.config["method"]["backbone"])
-        needed = [*prerequisites(public), public]
+        public = cell_public(unit.config)
+        if public is None:
+            needed = [data_unit(unit.config["public"]["data"])]
+        else:
+            needed = [*prerequisites(public), public]
     else:
         needed = []
     return [one for one in needed if one is not None]
@@ -80,7 +83,7 @@ def cell_from_file(path: Path) -> Unit:
     config = read_json(path) if path.exists() else None
     if config is None:
         raise ConfigError(f"{path}: no such file")
-    parse(CellConfig, config, path)
+    parse_cell(config, path)
     name = path.parent.name if path.name == CONFIG else path.stem
     return Unit("cells", name.removesuffix(f"-{digest(config)}"), config)
 
@@ -202,19 +205,44 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         progress.say("training the evaluation's networks")
         prepare_reference(config, train, test, public, folder)
     elif unit.kind == "cells":
-        from straightdp.methods.pipeline import Inputs, run_cell
-        from straightdp.methods.public_stage import load_public
+        family = config["method"].get("family", "flow")
+        RUNNERS[family](unit, workspace, machine, progress)
 
-        resolved = parse(CellConfig, config, folder / CONFIG)
-        public = public_unit(config["public"], config["method"]["backbone"])
-        distils = config["method"]["port"] == "distill"
-        inputs = Inputs(
-            public=load_public(workspace.folder(public)),
-            codec=_codec(workspace, config["public"], resolved.public, machine),
-            public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
-            private_data=load(config["data"]["private"], "train"),
-        )
-        run_cell(resolved, digest(config, 32), inputs, folder, machine, progress)
+
+def _run_flow(unit: Unit, workspace: Workspace, machine, progress) -> None:
+    from straightdp.data.sources import load
+    from straightdp.methods.pipeline import Inputs, run_cell
+    from straightdp.methods.public_stage import load_public
+
+    folder, config = workspace.folder(unit), unit.config
+    resolved = parse_cell(config, folder / CONFIG)
+    distils = config["method"]["port"] == "distill"
+    inputs = Inputs(
+        public=load_public(workspace.folder(cell_public(config))),
+        codec=_codec(workspace, config["public"], resolved.public, machine),
+        public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
+        private_data=load(config["data"]["private"], "train"),
+    )
+    run_cell(resolved, digest(config, 32), inputs, folder, machine, progress)
+
+
+def _run_embedding(unit: Unit, workspace: Workspace, machine, progress) -> None:
+    from straightdp.data.sources import load
+    from straightdp.methods.embedding import run_embedding
+
+    folder, config = workspace.folder(unit), unit.config
+    run_embedding(
+        parse_cell(config, folder / CONFIG),
+        digest(config, 32),
+        _public_images(workspace, config["public"]["data"]),
+        load(config["data"]["private"], "train"),
+        folder,
+        machine,
+        progress,
+    )
+
+
+RUNNERS = {"flow": _run_flow, "embedding": _run_embedding}  # by the method's family
 
 
 def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):

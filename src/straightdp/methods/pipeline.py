@@ -1,9 +1,7 @@
 """One cell, from its resolved configuration to samples and a transcript.
 
 Figure 1 as a function: release the moments (Stage 1), bring them into the weights or the
-sampler, spend the rest on declared DP-SGD (Stage 2), sample, and replay the transcript.
-A cell whose replayed epsilon exceeds the declared one fails here, before anything of it is
-published.
+sampler, spend the rest on declared DP-SGD (Stage 2), sample, replay the transcript, publish.
 """
 
 from __future__ import annotations
@@ -15,13 +13,14 @@ from pathlib import Path
 import torch
 
 from straightdp.data.pixels import project_to_ball
-from straightdp.data.sources import SOURCES, ImageSet
+from straightdp.data.sources import ImageSet
 from straightdp.device import Compute
-from straightdp.files import replacing, save_tensors, write_arrays, write_json, write_text
+from straightdp.files import save_tensors
 from straightdp.flow.analytic import MomentModel
-from straightdp.mechanisms.accounting import Adjacency, GaussianRelease, calibrate_releases
+from straightdp.mechanisms.accounting import GaussianRelease, calibrate_releases
 from straightdp.mechanisms.moments import ReleaseSpec, release
-from straightdp.mechanisms.transcript import Ledger, replay
+from straightdp.mechanisms.transcript import Ledger
+from straightdp.methods.cell import noise_streams, open_ledger, publish, refuse_second_release
 from straightdp.methods.distillation import distillation_phase
 from straightdp.methods.private_training import declare_plan, train_privately
 from straightdp.methods.progress import Progress
@@ -36,15 +35,8 @@ from straightdp.methods.spaces import Codec
 from straightdp.methods.training import run_phase
 from straightdp.resolved import CellConfig
 from straightdp.rng import Streams
-from straightdp.version import code_version
 
-SCHEMA = 1
-TRANSCRIPT, SAMPLES, RESULT = "transcript.jsonl", "samples.npz", "run.json"
 RELEASES = 2  # Stage 1's mechanisms: counts and sums, second moment
-
-
-class PrivacyViolation(RuntimeError):
-    """A transcript that does not certify what its cell declares."""
 
 
 @dataclass(frozen=True)
@@ -55,37 +47,6 @@ class Inputs:
     codec: Codec
     public_data: ImageSet | None  # for replay during distillation
     private_data: ImageSet
-
-
-def noise_streams(config: CellConfig, identity: str, state: Path) -> Streams:
-    """The key of all privacy noise: published on benchmark data, else the system's own.
-
-    A key from the system is kept in the run's private state, for resuming, and nowhere else.
-    """
-    if config.privacy.noise_seed == "fixed":
-        source = SOURCES.get(config.data.private)
-        if source is None or not source.benchmark:
-            raise ValueError(
-                f"privacy.noise_seed: fixed is for public benchmark sets, and "
-                f"{config.data.private!r} is not one; use noise_seed: system"
-            )
-        return Streams.from_seed("noise", identity)
-    path = state / "noise.key"
-    if not path.exists():
-        with replacing(path, private=True) as temporary:
-            temporary.write_text(f"{Streams.from_system().key:032x}\n")
-    return Streams(int(path.read_text(), 16))
-
-
-def refuse_second_release(config: CellConfig, folder: Path) -> None:
-    """On real private data, a finished cell's budget is spent: it does not run again."""
-    finished = any((folder / name).exists() for name in ("model.pt", "moments.pt"))
-    if config.privacy.noise_seed == "system" and finished and not (folder / "state").exists():
-        raise PrivacyViolation(
-            f"{folder} holds a finished run with its own noise; running it again would release "
-            "the private data a second time, at a cost that adds to the first. Remove the "
-            "folder if that is meant"
-        )
 
 
 def stage1(
@@ -117,15 +78,8 @@ def run_cell(
     state.mkdir(parents=True, exist_ok=True)
     noise = noise_streams(config, identity, state)
     streams = Streams.from_seed("cell", config.seed)
-    method, public, privacy = config.method, inputs.public, config.privacy
-    ledger = Ledger(
-        state / TRANSCRIPT,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        adjacency=Adjacency(privacy.adjacency),
-        records=config.data.records,
-        noise_seed=privacy.noise_seed,
-    )
+    method, public = config.method, inputs.public
+    ledger = open_ledger(config, state)
     z = project_to_ball(inputs.codec.encode(inputs.private_data.images), public.radius)
     labels = torch.from_numpy(inputs.private_data.labels)
     table = caption_table(config.public, compute)
@@ -169,32 +123,4 @@ def run_cell(
     samples, sample_labels = sample_vectors(
         model, table, z.shape[1], config.sampling, streams, compute, released, start
     )
-    check = replay(state / TRANSCRIPT)
-    if not check.ok:
-        raise PrivacyViolation(
-            f"the transcript replays to epsilon {check.epsilon:.6g}, above the declared "
-            f"{check.declared_epsilon:g}"
-        )
-    if model is not None:
-        save_tensors(folder / "model.pt", model.state_dict())
-    write_arrays(
-        folder / SAMPLES,
-        images=inputs.codec.decode(samples),
-        labels=sample_labels,
-    )
-    write_text(folder / TRANSCRIPT, (state / TRANSCRIPT).read_text())
-    epsilon = check.epsilon if check.epsilon != float("inf") else "inf"
-    write_json(
-        folder / RESULT,
-        {
-            "schema": SCHEMA,
-            "status": "ok",
-            "epsilon": epsilon,
-            "noise_seed": privacy.noise_seed,
-            "device": str(compute.device),
-            "threads": compute.threads,
-            "bf16": compute.bf16,
-            "code": code_version(),
-        },
-    )
-    shutil.rmtree(state)
+    publish(config, folder, inputs.codec.decode(samples), sample_labels, model, compute)

@@ -80,6 +80,13 @@ def public_unit(config: dict, backbone: str) -> Unit:
     return Unit("public", name, config)
 
 
+def cell_public(config: dict) -> Unit | None:
+    """The public stage that a cell starts from; None for one that reads public images alone."""
+    if "backbone" not in config["public"]:
+        return None
+    return public_unit(config["public"], config["method"].get("backbone", "standard"))
+
+
 def data_unit(public_data: dict) -> Unit | None:
     """The drawn images behind a configuration's public data, if they are drawn."""
     if "count" not in public_data:
@@ -133,15 +140,10 @@ def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     return public_unit(plain(config), backbone)
 
 
-def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: int) -> Cell:
-    """The cell of one method, space, budget and seed, with its resolved configuration."""
+def _flow(preset: Preset, method_name: str, space: str, seed: int) -> dict[str, Any]:
+    """What a cell of the flow family reads, beside what every cell does."""
     method = METHODS[method_name]
     config: dict[str, Any] = {
-        "schema": SCHEMA,
-        "data": {"private": preset.data.private, "records": preset.data.private_records},
-        "privacy": {"epsilon": epsilon, **preset.privacy.model_dump()},
-        "seed": seed,
-        "method": method.to_dict(),
         "public": public_stage(preset, space, method.backbone, seed).config,
         "sampling": preset.sampling.model_dump(),
     }
@@ -159,6 +161,37 @@ def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: 
         )
     if method.releases and method.trains:
         config["shares"] = {"release": preset.stage1.weight, "gradients": preset.stage2.weight}
+    return config
+
+
+def _embedding(preset: Preset, method_name: str, space: str, seed: int) -> dict[str, Any]:
+    """The same for the embedding family, which lives on pixels and trains no backbone."""
+    if space != "pixel":
+        raise ValueError(f"{method_name} lives in pixel space, not in {space} space")
+    settings = preset.embedding
+    return {
+        "public": {"data": _public_data(preset), "image_size": preset.spaces.pixel.image_size},
+        "features": {"kind": method_name, **getattr(settings, method_name).model_dump()},
+        "generator": settings.generator.model_dump(),
+        "matching": settings.matching.model_dump(),
+        "sampling": {"count": preset.sampling.count},
+    }
+
+
+FAMILIES = {"flow": _flow, "embedding": _embedding}
+
+
+def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: int) -> Cell:
+    """The cell of one method, space, budget and seed, with its resolved configuration."""
+    method = METHODS[method_name]
+    config = {
+        "schema": SCHEMA,
+        "data": {"private": preset.data.private, "records": preset.data.private_records},
+        "privacy": {"epsilon": epsilon, **preset.privacy.model_dump()},
+        "seed": seed,
+        "method": method.to_dict(),
+        **FAMILIES[method.family](preset, method_name, space, seed),
+    }
     return Cell(
         kind="cells",
         name=f"{space}-{method_name}-eps{number(epsilon)}-seed{seed}",

@@ -1,5 +1,6 @@
 """The methods of the grid, each as the few decisions that set it apart.
 
+`family` names the code that runs it: the paper's own flow pipeline, or a prior method's.
 `port` says where the released moments enter (Section 3.1): nowhere, into the weights by
 distillation, into the sampler as a tilted start, or as the sampler itself.
 """
@@ -12,15 +13,17 @@ from typing import Literal
 Port = Literal["none", "sample", "guide", "distill"]
 Plan = Literal["none", "uniform", "tha"]
 BackboneName = Literal["standard", "late_only", "clamp_only", "low_b0"]
+Family = Literal["flow", "embedding", "evolution"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row's recipe."""
+    """One row's recipe. Port, plan and backbone are decisions of the flow family."""
 
     port: Port = "none"
     plan: Plan = "none"  # Stage 2's allocation; "none" takes no private gradient
     backbone: BackboneName = "standard"
+    family: Family = "flow"
 
     @property
     def releases(self) -> bool:
@@ -31,10 +34,16 @@ class Method:
         return self.plan != "none"
 
     def to_dict(self) -> dict:
-        return asdict(self)
+        """As it stands in a resolved configuration, where the flow family goes unnamed."""
+        if self.family != "flow":
+            return {"family": self.family}
+        return {name: value for name, value in asdict(self).items() if name != "family"}
 
 
 METHODS: dict[str, Method] = {
+    "dp_merf": Method(family="embedding"),
+    "dp_hp": Method(family="embedding"),
+    "dp_ntk": Method(family="embedding"),
     "release_samples": Method(port="sample"),
     "prior_guidance": Method(port="guide"),
     "uniform": Method(plan="uniform"),

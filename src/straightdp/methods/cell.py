@@ -1,0 +1,113 @@
+"""What every cell does, whatever its method: its noise key, its transcript, its publication.
+
+A cell whose replayed epsilon exceeds the declared one fails in :func:`publish`, before
+anything of it is published.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from straightdp.data.sources import SOURCES
+from straightdp.device import Compute
+from straightdp.files import replacing, save_tensors, write_arrays, write_json, write_text
+from straightdp.mechanisms.accounting import Adjacency
+from straightdp.mechanisms.transcript import Ledger, replay
+from straightdp.resolved import AnyCell
+from straightdp.rng import Streams
+from straightdp.version import code_version
+
+SCHEMA = 1
+TRANSCRIPT, SAMPLES, RESULT = "transcript.jsonl", "samples.npz", "run.json"
+
+
+class PrivacyViolation(RuntimeError):
+    """A transcript that does not certify what its cell declares."""
+
+
+def noise_streams(config: AnyCell, identity: str, state: Path) -> Streams:
+    """The key of all privacy noise: published on benchmark data, else the system's own.
+
+    A key from the system is kept in the run's private state, for resuming, and nowhere else.
+    """
+    if config.privacy.noise_seed == "fixed":
+        source = SOURCES.get(config.data.private)
+        if source is None or not source.benchmark:
+            raise ValueError(
+                f"privacy.noise_seed: fixed is for public benchmark sets, and "
+                f"{config.data.private!r} is not one; use noise_seed: system"
+            )
+        return Streams.from_seed("noise", identity)
+    path = state / "noise.key"
+    if not path.exists():
+        with replacing(path, private=True) as temporary:
+            temporary.write_text(f"{Streams.from_system().key:032x}\n")
+    return Streams(int(path.read_text(), 16))
+
+
+def refuse_second_release(config: AnyCell, folder: Path) -> None:
+    """On real private data, a finished cell's budget is spent: it does not run again."""
+    finished = any((folder / name).exists() for name in ("model.pt", "moments.pt"))
+    if config.privacy.noise_seed == "system" and finished and not (folder / "state").exists():
+        raise PrivacyViolation(
+            f"{folder} holds a finished run with its own noise; running it again would release "
+            "the private data a second time, at a cost that adds to the first. Remove the "
+            "folder if that is meant"
+        )
+
+
+def open_ledger(config: AnyCell, state: Path) -> Ledger:
+    """The cell's transcript, begun with what it declares."""
+    return Ledger(
+        state / TRANSCRIPT,
+        epsilon=config.privacy.epsilon,
+        delta=config.privacy.delta,
+        adjacency=Adjacency(config.privacy.adjacency),
+        records=config.data.records,
+        noise_seed=config.privacy.noise_seed,
+    )
+
+
+def publish(
+    config: AnyCell,
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    model: torch.nn.Module | None,
+    compute: Compute,
+) -> None:
+    """Replay the transcript in `folder`/state, then write the results and remove that state.
+
+    images (n, 28, 28) uint8, labels (n,). Raises :class:`PrivacyViolation`, with nothing
+    written, where the replayed epsilon is above the declared one.
+    """
+    state = folder / "state"
+    check = replay(state / TRANSCRIPT)
+    if not check.ok:
+        raise PrivacyViolation(
+            f"the transcript replays to epsilon {check.epsilon:.6g}, above the declared "
+            f"{check.declared_epsilon:g}"
+        )
+    if model is not None:
+        save_tensors(folder / "model.pt", model.state_dict())
+    write_arrays(folder / SAMPLES, images=images, labels=labels)
+    write_text(folder / TRANSCRIPT, (state / TRANSCRIPT).read_text())
+    epsilon = check.epsilon if check.epsilon != float("inf") else "inf"
+    write_json(
+        folder / RESULT,
+        {
+            "schema": SCHEMA,
+            "status": "ok",
+            "epsilon": epsilon,
+            "noise_seed": config.privacy.noise_seed,
+            "device": str(compute.device),
+            "threads": compute.threads,
+            "bf16": compute.bf16,
+            "code": code_version(),
+        },
+    )
+    shutil.rmtree(state)

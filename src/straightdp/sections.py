@@ -1,0 +1,66 @@
+"""What a preset's sections are made of, and the sections of the prior methods (Table 9)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+class Generator(Section):
+    """The prior methods' one generator; the code is its random input."""
+
+    code: Count
+    width: Count
+    depth: Count
+
+
+class Matching(Section):
+    steps: Count
+    batch: Count
+    learning_rate: Positive
+
+    @model_validator(mode="after")
+    def _balanced(self):
+        if self.batch % 10:
+            raise ValueError("batch must be a multiple of the 10 classes")
+        return self
+
+
+class FourierFeatures(Section):
+    features: Annotated[int, Field(ge=2, multiple_of=2)]  # cosines and sines
+
+
+class HermiteFeatures(Section):
+    order: Count
+    pairs: Count
+    pair_order: Count
+    weight: Fraction  # the product kernel's part
+
+    @model_validator(mode="after")
+    def _orders(self):
+        if self.pair_order > self.order:
+            raise ValueError(f"pair_order must be at most order ({self.order})")
+        return self
+
+
+class TangentFeatures(Section):
+    width: Count
+
+
+class Embedding(Section):
+    """Table 9's prior methods that release a mean embedding, in the pixel space's size."""
+
+    generator: Generator
+    matching: Matching
+    dp_merf: FourierFeatures
+    dp_hp: HermiteFeatures
+    dp_ntk: TangentFeatures
