@@ -69,6 +69,16 @@ TINY = {
         "shapes": [0, 0.5, 1],
         "clip_reference": 0.5,
     },
+    "evolution": {
+        "rounds": 3,
+        "population": 10,
+        "variations": 2,
+        "renoise": [0.45, 0.85],
+        "renoise_aggressive": [0.1, 0.5],
+        "threshold": 1.414,
+        "extractor": "fid_lenet",
+        "lenet_steps": 20,
+    },
     "sampling": {"count": 100, "steps": 3, "guidance": 1.5},
     "evaluation": {
         "extractor": "fid_lenet",

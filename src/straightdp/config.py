@@ -197,6 +197,29 @@ class Stage2(Section):
         return values
 
 
+Time = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Evolution(Section):
+    """Private Evolution from the frozen public prior (Lin et al. 2024; Table 9)."""
+
+    rounds: Count  # T: vote histograms released
+    population: Count  # candidates a class
+    variations: Count  # of a candidate; votes go to their mean feature
+    renoise: tuple[Time, Time]  # t_v of the first round and of the last
+    renoise_aggressive: tuple[Time, Time]  # the same for the control of stronger variation
+    threshold: Annotated[float, Field(ge=0)]  # in deviations of the noise on a count
+    extractor: Literal["auto", "inception_v3_tf", "fid_lenet"]  # of public features
+    lenet_steps: Count
+
+    @field_validator("renoise", "renoise_aggressive")
+    @classmethod
+    def _milder(cls, values):
+        if values[0] > values[1]:
+            raise ValueError("variation grows milder: the first t_v must be at most the last")
+        return values
+
+
 class Sampling(Section):
     count: Annotated[int, Field(ge=20)]
     steps: Count
@@ -227,6 +250,11 @@ class Execution(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 
+def share_records(a: str, b: str) -> bool:
+    """Whether two sources hold the same records: `embedded` is a part of `mnist`."""
+    return a == b or {a, b} == {"mnist", "embedded"}
+
+
 class Preset(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
     data: Data
@@ -239,6 +267,7 @@ class Preset(Section):
     pretraining: Pretraining
     stage1: Stage1
     stage2: Stage2
+    evolution: Evolution
     sampling: Sampling
     evaluation: Evaluation
     execution: Execution
@@ -254,7 +283,7 @@ class Preset(Section):
             raise ValueError(
                 f"data.public: {self.data.public} is the private set too; name another"
             )
-        if {self.data.public, self.data.private} == {"mnist", "embedded"}:
+        if share_records(self.data.public, self.data.private):
             raise ValueError("data.public: mnist contains the embedded private records")
         for space in (self.spaces.pixel, self.spaces.latent):
             if self.stage1.rank > space.components:
@@ -264,6 +293,11 @@ class Preset(Section):
                 )
         if self.sampling.count % 10:
             raise ValueError("sampling.count: must be a multiple of the 10 classes")
+        if self.sampling.count > 10 * self.evolution.population:
+            raise ValueError(
+                f"evolution.population: {self.evolution.population} a class do not cover "
+                f"sampling.count ({self.sampling.count})"
+            )
         if self.stage2.warmup > self.stage2.steps:
             raise ValueError("stage2.warmup: must be at most stage2.steps")
         return self

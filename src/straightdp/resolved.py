@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from straightdp.config import (
     Autoencoder,
@@ -26,7 +26,9 @@ from straightdp.config import (
     Privacy,
     Sampling,
     Section,
+    Time,
     faults,
+    share_records,
 )
 
 Seed = Annotated[int, Field(ge=0)]
@@ -98,6 +100,7 @@ class PrivacyConfig(Privacy):
 
 
 class MethodConfig(Section):
+    family: Literal["flow", "embedding", "evolution"] = "flow"
     port: Literal["none", "sample", "guide", "distill"]
     plan: Literal["none", "uniform", "tha"]
     backbone: Literal["standard", "low_b0"]
@@ -128,6 +131,25 @@ class Shares(Section):
         return self.release / (self.release + self.gradients)
 
 
+class PublicExtractorConfig(Section):
+    """The network in whose features votes are cast, fixed on public data alone."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PublicData
+    extractor: Literal["auto", "inception_v3_tf", "fid_lenet"]
+    lenet_steps: Count
+    inception_weights: str | None = None
+
+
+class EvolutionConfig(Section):
+    rounds: Count
+    population: Count
+    variations: Count
+    renoise: tuple[Time, Time]
+    threshold: Annotated[float, Field(ge=0)]
+    extractor: PublicExtractorConfig
+
+
 class CellConfig(Section):
     """One cell: a method at a budget and a seed."""
 
@@ -141,6 +163,28 @@ class CellConfig(Section):
     stage1: Stage1Config | None = None
     stage2: Stage2Config | None = None
     shares: Shares | None = None
+    evolution: EvolutionConfig | None = None
+
+    @model_validator(mode="after")
+    def _evolution(self):
+        evolution = self.evolution
+        if (self.method.family == "evolution") != (evolution is not None):
+            raise ValueError("evolution: this section goes with method.family: evolution")
+        if evolution is None:
+            return self
+        source = evolution.extractor.data.source
+        if share_records(source, self.data.private):
+            raise ValueError(
+                f"evolution.extractor.data: {source} holds private records; votes are cast in "
+                "the features of a public extractor"
+            )
+        if evolution.extractor.data != self.public.data:
+            raise ValueError("evolution.extractor.data: is not the public stage's")
+        if self.public.space.kind != "pixel":
+            raise ValueError("evolution: runs in pixel space")
+        if self.sampling.count > 10 * evolution.population:
+            raise ValueError("evolution.population: does not cover sampling.count")
+        return self
 
 
 def parse(model: type[Section], values: Any, origin: str | Path) -> Any:

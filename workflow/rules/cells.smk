@@ -6,7 +6,11 @@
 def cell_inputs(wildcards):
     configuration = CELLS[wildcards.id].config
     unit = public_unit(configuration["public"], configuration["method"]["backbone"])
-    return str(workspace.output(unit))
+    found = [str(workspace.output(unit))]
+    if "evolution" in configuration:
+        voting = public_extractor_unit(configuration["evolution"]["extractor"])
+        found.append(str(workspace.output(voting)))
+    return found
 
 
 rule cell:

@@ -12,6 +12,7 @@ from straightdp.studies.cells import (
     data_unit,
     extractor,
     metrics_name,
+    public_extractor_unit,
     public_unit,
 )
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
@@ -44,7 +45,13 @@ DATA = {
     for unit in [data_unit(public.config["data"])]
     if unit is not None
 }
-UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
+PUBLIC_EXTRACTORS = {
+    unit.id: unit
+    for cell in CELLS.values()
+    if "evolution" in cell.config
+    for unit in [public_extractor_unit(cell.config["evolution"]["extractor"])]
+}
+UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | PUBLIC_EXTRACTORS | {EXTRACTOR.id: EXTRACTOR}
 
 # The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
 # glibc then keeps freed memory, which saves a CPU job a tenth of its time.

@@ -11,7 +11,13 @@ from pathlib import Path
 
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
-from straightdp.resolved import AutoencoderConfig, CellConfig, PublicConfig, parse
+from straightdp.resolved import (
+    AutoencoderConfig,
+    CellConfig,
+    PublicConfig,
+    PublicExtractorConfig,
+    parse,
+)
 from straightdp.studies.cells import (
     Cell,
     Unit,
@@ -21,6 +27,7 @@ from straightdp.studies.cells import (
     evaluation_config,
     extractor,
     metrics_name,
+    public_extractor_unit,
     public_unit,
 )
 
@@ -29,6 +36,7 @@ OUTPUTS = {  # the file whose presence says that a unit is done
     "data": "images.npz",
     "autoencoder": "autoencoder.pt",
     "public": "public.pt",
+    "public_extractor": "extractor.json",
     "extractor": "extractor.json",
     "cells": "run.json",
 }
@@ -58,7 +66,7 @@ class Workspace:
 
 def prerequisites(unit: Unit) -> list[Unit]:
     """What must be done before a unit, from its configuration alone."""
-    if unit.kind == "autoencoder":
+    if unit.kind in {"autoencoder", "public_extractor"}:
         needed = [data_unit(unit.config["data"])]
     elif unit.kind == "public":
         needed = [data_unit(unit.config["data"])]
@@ -67,6 +75,8 @@ def prerequisites(unit: Unit) -> list[Unit]:
     elif unit.kind == "cells":
         public = public_unit(unit.config["public"], unit.config["method"]["backbone"])
         needed = [*prerequisites(public), public]
+        if "evolution" in unit.config:
+            needed.append(public_extractor_unit(unit.config["evolution"]["extractor"]))
     else:
         needed = []
     return [one for one in needed if one is not None]
@@ -174,6 +184,12 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         images = _public_images(workspace, config["data"])
         codec = _codec(workspace, config, resolved, machine)
         run_public(resolved, images, codec, folder, machine, progress)
+    elif unit.kind == "public_extractor":
+        from straightdp.methods.public_extractor import prepare_public_extractor
+
+        resolved = parse(PublicExtractorConfig, config, folder / CONFIG)
+        images = _public_images(workspace, config["data"])
+        prepare_public_extractor(resolved, images, folder, progress)
     elif unit.kind == "extractor":
         from straightdp.evaluation.evaluate import prepare_reference
 
@@ -192,6 +208,7 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
             codec=_codec(workspace, config["public"], resolved.public, machine),
             public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
             private_data=load(config["data"]["private"], "train"),
+            extractor=_public_extractor(workspace, config),
         )
         run_cell(resolved, digest(config, 32), inputs, folder, machine, progress)
 
@@ -203,6 +220,16 @@ def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):
     if "autoencoder" in config:
         folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
     return load_codec(resolved.space, folder, machine)
+
+
+def _public_extractor(workspace: Workspace, config: dict):
+    """The public extractor of an evolution's configuration; None for the other families."""
+    if "evolution" not in config:
+        return None
+    from straightdp.methods.public_extractor import load_public_extractor
+
+    unit = public_extractor_unit(config["evolution"]["extractor"])
+    return load_public_extractor(workspace.folder(unit), config["data"]["private"])
 
 
 def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: int | None) -> None:

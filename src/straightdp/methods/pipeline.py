@@ -17,12 +17,14 @@ import torch
 from straightdp.data.pixels import project_to_ball
 from straightdp.data.sources import SOURCES, ImageSet
 from straightdp.device import Compute
+from straightdp.evaluation.extractors import Extractor
 from straightdp.files import replacing, save_tensors, write_arrays, write_json, write_text
 from straightdp.flow.analytic import MomentModel
 from straightdp.mechanisms.accounting import Adjacency, GaussianRelease, calibrate_releases
 from straightdp.mechanisms.moments import ReleaseSpec, release
 from straightdp.mechanisms.transcript import Ledger, replay
 from straightdp.methods.distillation import distillation_phase
+from straightdp.methods.evolution import evolve
 from straightdp.methods.private_training import declare_plan, train_privately
 from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import (
@@ -55,6 +57,7 @@ class Inputs:
     codec: Codec
     public_data: ImageSet | None  # for replay during distillation
     private_data: ImageSet
+    extractor: Extractor | None = None  # public; the feature space of an evolution's votes
 
 
 def noise_streams(config: CellConfig, identity: str, state: Path) -> Streams:
@@ -165,10 +168,26 @@ def run_cell(
     if model is not None:
         model.eval()
     start = config.stage1.guidance_start if method.port == "guide" else None
-    progress.say(f"sampling {config.sampling.count}")
-    samples, sample_labels = sample_vectors(
-        model, table, z.shape[1], config.sampling, streams, compute, released, start
-    )
+    if method.family == "evolution":
+        samples, sample_labels = evolve(
+            config,
+            model,
+            table,
+            inputs,
+            z,
+            labels,
+            streams,
+            noise,
+            ledger,
+            folder,
+            compute,
+            progress,
+        )
+    else:
+        progress.say(f"sampling {config.sampling.count}")
+        samples, sample_labels = sample_vectors(
+            model, table, z.shape[1], config.sampling, streams, compute, released, start
+        )
     check = replay(state / TRANSCRIPT)
     if not check.ok:
         raise PrivacyViolation(

@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 class Unit:
     """Something that runs once and owns a folder: `kind`/`name`-`hash`."""
 
-    kind: str  # "data", "autoencoder", "public", "extractor", "cells"
+    kind: str  # "data", "autoencoder", "public", "public_extractor", "extractor", "cells"
     name: str
     config: dict = field(hash=False)
 
@@ -77,6 +77,11 @@ def public_unit(config: dict, backbone: str) -> Unit:
     """The public stage of a resolved configuration."""
     name = f"{config['data']['source']}-{config['space']['kind']}-{backbone}-seed{config['seed']}"
     return Unit("public", name, config)
+
+
+def public_extractor_unit(config: dict) -> Unit:
+    """The public feature extractor of a resolved configuration."""
+    return Unit("public_extractor", f"{config['data']['source']}-features", config)
 
 
 def data_unit(public_data: dict) -> Unit | None:
@@ -132,6 +137,25 @@ def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     return public_unit(plain(config), backbone)
 
 
+def _evolution(preset: Preset, schedule: str) -> dict:
+    """The rounds of Private Evolution, and the public extractor its votes are cast in."""
+    settings = preset.evolution
+    weights = preset.evaluation.inception_weights
+    extractor = {
+        "schema": SCHEMA,
+        "data": _public_data(preset),
+        "extractor": settings.extractor,
+        "lenet_steps": settings.lenet_steps,
+    }
+    if weights is not None and settings.extractor != "fid_lenet":
+        extractor["inception_weights"] = weights
+    return {
+        **settings.model_dump(include={"rounds", "population", "variations", "threshold"}),
+        "renoise": settings.renoise if schedule == "standard" else settings.renoise_aggressive,
+        "extractor": extractor,
+    }
+
+
 def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: int) -> Cell:
     """The cell of one method, space, budget and seed, with its resolved configuration."""
     method = METHODS[method_name]
@@ -158,6 +182,8 @@ def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: 
         )
     if method.releases and method.trains:
         config["shares"] = {"release": preset.stage1.weight, "gradients": preset.stage2.weight}
+    if method.family == "evolution":
+        config["evolution"] = _evolution(preset, method.schedule)
     return Cell(
         kind="cells",
         name=f"{space}-{method_name}-eps{number(epsilon)}-seed{seed}",

@@ -40,6 +40,7 @@ TABLE1 = Study(
     name="table1",
     title="Main results",
     rows=(
+        Row("prior", "private_evolution", "pixel"),
         # The released moments alone live in pixel space, as the paper's FID of them shows.
         Row("release", "release_samples", "pixel"),
         Row("release", "prior_guidance", "pixel"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+Family = Literal["flow", "embedding", "evolution"]
 Port = Literal["none", "sample", "guide", "distill"]
 Plan = Literal["none", "uniform", "tha"]
 
@@ -20,6 +21,8 @@ class Method:
     port: Port = "none"
     plan: Plan = "none"  # Stage 2's allocation; "none" takes no private gradient
     backbone: Literal["standard", "low_b0"] = "standard"
+    family: Family = "flow"
+    schedule: Literal["standard", "aggressive"] = "standard"  # of an evolution's variations
 
     @property
     def releases(self) -> bool:
@@ -30,7 +33,9 @@ class Method:
         return self.plan != "none"
 
     def to_dict(self) -> dict:
-        return asdict(self)
+        """For a resolved configuration, which spells the schedule out where there is one."""
+        left_out = {"schedule"} | ({"family"} if self.family == "flow" else set())
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 METHODS: dict[str, Method] = {
@@ -41,4 +46,6 @@ METHODS: dict[str, Method] = {
     "uniform_moments": Method(port="distill", plan="uniform"),
     "tha_moments": Method(port="distill", plan="tha"),
     "low_b0": Method(port="distill", plan="tha", backbone="low_b0"),
+    "private_evolution": Method(family="evolution"),
+    "private_evolution_aggressive": Method(family="evolution", schedule="aggressive"),
 }
