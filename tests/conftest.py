@@ -71,7 +71,7 @@ TINY = {
     },
     "evolution": {
         "rounds": 3,
-        "population": 10,
+        "population": 6,
         "variations": 2,
         "renoise": [0.45, 0.85],
         "renoise_aggressive": [0.1, 0.5],

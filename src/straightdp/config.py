@@ -204,7 +204,7 @@ class Evolution(Section):
     """Private Evolution from the frozen public prior (Lin et al. 2024; Table 9)."""
 
     rounds: Count  # T: vote histograms released
-    population: Count  # candidates a class
+    population: Count  # candidates a class; the last round draws sampling.count
     variations: Count  # of a candidate; votes go to their mean feature
     renoise: tuple[Time, Time]  # t_v of the first round and of the last
     renoise_aggressive: tuple[Time, Time]  # the same for the control of stronger variation
@@ -293,11 +293,6 @@ class Preset(Section):
                 )
         if self.sampling.count % 10:
             raise ValueError("sampling.count: must be a multiple of the 10 classes")
-        if self.sampling.count > 10 * self.evolution.population:
-            raise ValueError(
-                f"evolution.population: {self.evolution.population} a class do not cover "
-                f"sampling.count ({self.sampling.count})"
-            )
         if self.stage2.warmup > self.stage2.steps:
             raise ValueError("stage2.warmup: must be at most stage2.steps")
         return self

@@ -182,8 +182,6 @@ class CellConfig(Section):
             raise ValueError("evolution.extractor.data: is not the public stage's")
         if self.public.space.kind != "pixel":
             raise ValueError("evolution: runs in pixel space")
-        if self.sampling.count > 10 * evolution.population:
-            raise ValueError("evolution.population: does not cover sampling.count")
         return self
 
 

@@ -135,10 +135,11 @@ def survivors(noisy: torch.Tensor, threshold: float) -> torch.Tensor:
     return kept / kept.sum(1, keepdim=True)
 
 
-def resample(probabilities: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    """(Y, M) -> (Y, M) indices: M independent draws a class, by inverting the distribution."""
-    classes, count = probabilities.shape
-    drawn = torch.from_numpy(generator.random((classes, count)))
+def resample(
+    probabilities: torch.Tensor, count: int, generator: np.random.Generator
+) -> torch.Tensor:
+    """(Y, M) -> (Y, count) indices: independent draws, by inverting each class's distribution."""
+    drawn = torch.from_numpy(generator.random((len(probabilities), count)))
     edges = probabilities.double().cumsum(1)
     # By its own last edge, so that rounding never draws beyond the last survivor.
     return torch.searchsorted(edges, drawn * edges[:, -1:], right=True)

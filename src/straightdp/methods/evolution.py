@@ -9,8 +9,9 @@ A population of the prior's own samples, the same number of each class, goes thr
 3. candidates are drawn again in proportion to what their noisy counts have above a threshold;
 4. each one drawn is varied: renoised to t_v and integrated back under its own caption.
 
-t_v grows linearly from round to round, so that variations become milder. The last round's
-variations are the samples: nothing but noisy votes is ever read from the private set.
+t_v grows linearly from round to round, so that variations become milder. The last round draws
+as many as there are to be samples, and its variations are the samples: nothing but noisy votes
+is ever read from the private set.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import CLASSES
 from straightdp.methods.sampling import CHUNK, integrate, sample_labels, sample_vectors
 from straightdp.methods.training import Phase, run_phase
-from straightdp.resolved import CellConfig
+from straightdp.resolved import CellConfig, EvolutionConfig
 from straightdp.rng import Role, Streams
 
 RECORD = "evolution.json"
@@ -56,20 +57,23 @@ class Variation:
 
     model: torch.nn.Module
     table: torch.Tensor
-    labels: torch.Tensor  # (n,)
     steps: int  # Euler steps of a whole trajectory; a variation takes its part of them
     guidance: float
     streams: Streams
     compute: Compute
 
     def __call__(self, z: torch.Tensor, t: float, index: int, copy: int) -> torch.Tensor:
-        """One variation of each of z (n, d), within pixel range; draws are (round, copy)'s."""
+        """One variation of each of z (n, d), within pixel range; draws are (round, copy)'s.
+
+        Rows are in the order of `sample_labels`.
+        """
         xi = self.streams.normal(Role.EVOLVE, index, z.shape, sub=1 + copy)
         noised = interpolate(z, xi, torch.tensor(t))
         steps = max(1, math.ceil((1 - t) * self.steps - 1e-9))
+        labels = sample_labels(len(z))
         parts = [
             integrate(self.model, self.table, x, y, t, steps, self.guidance, self.compute)
-            for x, y in zip(noised.split(CHUNK), self.labels.split(CHUNK), strict=True)
+            for x, y in zip(noised.split(CHUNK), labels.split(CHUNK), strict=True)
         ]
         return torch.cat(parts).clamp(-1, 1)
 
@@ -92,10 +96,11 @@ def evolution_phase(
     vary: Variation,
     represent: Callable[[torch.Tensor], torch.Tensor],
     private: tuple[torch.Tensor, torch.Tensor],
-    settings,
+    settings: EvolutionConfig,
+    last: int,
     releases: VoteReleases,
 ) -> Phase:
-    """The rounds as a phase; its state is the population.
+    """The rounds as a phase; its state is the population, of `last` a class in the end.
 
     `represent` gives features (n, F) of vectors (n, d); `private` holds the records' features
     (N, F) and labels (N,). Which candidates survive is post-processing of the release.
@@ -110,7 +115,8 @@ def evolution_phase(
         candidates = by_class(ahead / settings.variations)
         noisy = releases.release(vote_histogram(features, labels, candidates), index)
         chances = survivors(noisy, settings.threshold * releases.noise_std)
-        drawn = resample(chances, vary.streams.generator(Role.EVOLVE, index))
+        size = last if index == settings.rounds - 1 else settings.population
+        drawn = resample(chances, size, vary.streams.generator(Role.EVOLVE, index))
         rows = drawn * CLASSES + torch.arange(CLASSES)[:, None]  # back into the flat order
         population.z = vary(population.z[rows.T.flatten()], t, index, settings.variations)
         kept = (chances > 0).sum(1)
@@ -160,14 +166,14 @@ def evolve(
     vary = Variation(
         model,
         table,
-        sample_labels(count),
         config.sampling.steps,
         config.sampling.guidance,
         streams,
         compute,
     )
     private = represent(z), labels.to(compute.device)
-    phase = evolution_phase(population, vary, represent, private, settings, releases)
+    last = config.sampling.count // CLASSES
+    phase = evolution_phase(population, vary, represent, private, settings, last, releases)
     run_phase(phase, folder / "state", replace(compute, checkpoint_every=1), progress)
     releases.charge_to(settings.rounds)  # a run resumed at its very end has charged nothing yet
     times = [renoising_time(i, settings.rounds, settings.renoise) for i in range(settings.rounds)]
@@ -182,5 +188,4 @@ def evolve(
             "kept_by_round_and_class": population.kept.tolist(),
         },
     )
-    shown = config.sampling.count  # drawn independently, so the first of them are as any
-    return population.z[:shown], sample_labels(shown).numpy()
+    return population.z, sample_labels(len(population.z)).numpy()
