@@ -49,6 +49,10 @@ def test_the_paper_preset_is_table_9():
         1.5,
     )
     assert paper.grid.seeds == (0, 1, 2)
+    evolution = paper.evolution
+    assert (evolution.rounds, evolution.population, evolution.variations) == (10, 1000, 2)
+    assert evolution.renoise == (0.45, 0.85)
+    assert evolution.renoise_aggressive == (0.1, 0.5)  # Appendix D.1
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,13 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
         (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
         (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+        (lambda v: v.pop("evolution"), r"evolution: missing key"),
+        (lambda v: v["evolution"].update(rounds=0), r"evolution\.rounds: 0"),
+        (lambda v: v["evolution"].update(lookahead=1), r"evolution\.lookahead: unknown key"),
+        (lambda v: v["evolution"].update(renoise=[0.8, 0.4]), r"evolution\.renoise.*milder"),
+        (lambda v: v["evolution"].update(renoise=[0.4, 1]), r"evolution\.renoise\.1: 1"),
+        (lambda v: v["evolution"].update(threshold=-1), r"evolution\.threshold: -1"),
+        (lambda v: v["evolution"].update(extractor="mine"), r"evolution\.extractor: 'mine'"),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, said):
