@@ -37,13 +37,15 @@ def _pipeline(space: str) -> tuple[Row, ...]:
 
 
 # Prior methods under the same protocol: budgets, accountant, calibration, evaluation.
-EMBEDDINGS = tuple(Row("prior", name, "pixel") for name in ("dp_merf", "dp_hp", "dp_ntk"))
+PRIOR = tuple(
+    Row("prior", name, "pixel") for name in ("dp_merf", "dp_hp", "dp_ntk", "private_evolution")
+)
 
 TABLE1 = Study(
     name="table1",
     title="Main results",
     rows=(
-        *EMBEDDINGS,
+        *PRIOR,
         # The released moments alone live in pixel space, as the paper's FID of them shows.
         Row("release", "release_samples", "pixel"),
         Row("release", "prior_guidance", "pixel"),
