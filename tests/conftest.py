@@ -78,6 +78,16 @@ TINY = {
         "dp_hp": {"order": 3, "pairs": 20, "pair_order": 2, "weight": 0.5},
         "dp_ntk": {"width": 6},
     },
+    "evolution": {
+        "rounds": 3,
+        "population": 6,
+        "variations": 2,
+        "renoise": [0.45, 0.85],
+        "renoise_aggressive": [0.1, 0.5],
+        "threshold": 1.414,
+        "extractor": "fid_lenet",
+        "lenet_steps": 20,
+    },
     "sampling": {"count": 100, "steps": 3, "guidance": 1.5},
     "evaluation": {
         "extractor": "fid_lenet",

@@ -56,6 +56,10 @@ def test_the_paper_preset_is_table_9():
     assert (hermite.order, hermite.pairs, hermite.pair_order) == (20, 1500, 3)
     assert hermite.weight == 0.5 and paper.spaces.pixel.image_size == 28
     assert paper.grid.seeds == (0, 1, 2)
+    evolution = paper.evolution
+    assert (evolution.rounds, evolution.population, evolution.variations) == (10, 1000, 2)
+    assert evolution.renoise == (0.45, 0.85)
+    assert evolution.renoise_aggressive == (0.1, 0.5)  # Appendix D.1
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,13 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["embedding"]["dp_hp"].update(pairs=2017), r"dp_hp\.pairs: 2017 .* 2016 pairs"),
         (lambda v: v["embedding"]["dp_hp"].update(weight=1.5), r"dp_hp\.weight: 1\.5"),
         (lambda v: v["embedding"].update(dp_gan={}), r"embedding\.dp_gan: unknown key"),
+        (lambda v: v.pop("evolution"), r"evolution: missing key"),
+        (lambda v: v["evolution"].update(rounds=0), r"evolution\.rounds: 0"),
+        (lambda v: v["evolution"].update(lookahead=1), r"evolution\.lookahead: unknown key"),
+        (lambda v: v["evolution"].update(renoise=[0.8, 0.4]), r"evolution\.renoise.*milder"),
+        (lambda v: v["evolution"].update(renoise=[0.4, 1]), r"evolution\.renoise\.1: 1"),
+        (lambda v: v["evolution"].update(threshold=-1), r"evolution\.threshold: -1"),
+        (lambda v: v["evolution"].update(extractor="mine"), r"evolution\.extractor: 'mine'"),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, said):

@@ -16,7 +16,15 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from straightdp.sections import Count, Embedding, Fraction, Positive, Section
+from straightdp.sections import (
+    Count,
+    Embedding,
+    Evolution,
+    Fraction,
+    Positive,
+    Section,
+    share_records,
+)
 
 PRESETS = Path("config")
 
@@ -234,6 +242,7 @@ class Preset(Section):
     stage1: Stage1
     stage2: Stage2
     embedding: Embedding
+    evolution: Evolution
     sampling: Sampling
     evaluation: Evaluation
     execution: Execution
@@ -249,7 +258,7 @@ class Preset(Section):
             raise ValueError(
                 f"data.public: {self.data.public} is the private set too; name another"
             )
-        if {self.data.public, self.data.private} == {"mnist", "embedded"}:
+        if share_records(self.data.public, self.data.private):
             raise ValueError("data.public: mnist contains the embedded private records")
         for space in (self.spaces.pixel, self.spaces.latent):
             if self.stage1.rank > space.components:

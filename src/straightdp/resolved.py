@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from straightdp.config import (
     Autoencoder,
@@ -34,6 +34,8 @@ from straightdp.sections import (
     Positive,
     Section,
     TangentFeatures,
+    Time,
+    share_records,
 )
 
 Seed = Annotated[int, Field(ge=0)]
@@ -192,8 +194,62 @@ class EmbeddingCellConfig(Section):
     sampling: SampleCount
 
 
-AnyCell = CellConfig | EmbeddingCellConfig
-CELLS: dict[str, type[Section]] = {"flow": CellConfig, "embedding": EmbeddingCellConfig}
+class PublicExtractorConfig(Section):
+    """The network in whose features votes are cast, fixed on public data alone."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PublicData
+    extractor: Literal["auto", "inception_v3_tf", "fid_lenet"]
+    lenet_steps: Count
+    inception_weights: str | None = None
+
+
+class EvolutionConfig(Section):
+    rounds: Count
+    population: Count
+    variations: Count
+    renoise: tuple[Time, Time]
+    threshold: Annotated[float, Field(ge=0)]
+    extractor: PublicExtractorConfig
+
+
+class EvolutionMethod(Section):
+    family: Literal["evolution"]
+
+
+class EvolutionCellConfig(Section):
+    """One cell of Private Evolution."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PrivateData
+    privacy: PrivacyConfig
+    seed: Seed
+    method: EvolutionMethod
+    public: PublicConfig
+    evolution: EvolutionConfig
+    sampling: Sampling
+
+    @model_validator(mode="after")
+    def _public_features(self):
+        voting = self.evolution.extractor.data
+        if share_records(voting.source, self.data.private):
+            raise ValueError(
+                f"evolution.extractor.data: {voting.source} holds private records; votes are "
+                "cast in the features of a public extractor"
+            )
+        if voting != self.public.data:
+            raise ValueError("evolution.extractor.data: is not the public stage's")
+        if self.public.space.kind != "pixel":
+            raise ValueError("evolution: runs in pixel space")
+        return self
+
+
+AnyCell = CellConfig | EmbeddingCellConfig | EvolutionCellConfig
+CELLS: dict[str, type[Section]] = {
+    "flow": CellConfig,
+    "embedding": EmbeddingCellConfig,
+    "evolution": EvolutionCellConfig,
+}
 
 
 def parse(model: type[Section], values: Any, origin: str | Path) -> Any:

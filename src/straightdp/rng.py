@@ -38,6 +38,8 @@ class Role(IntEnum):
     CALIBRATE = 10  # public calibrations
     EVALUATE = 11  # probes and extractors
     DRAW = 12  # synthetic public images
+    VOTES = 16  # noise of vote histograms
+    EVOLVE = 17  # resampling and renoising of an evolved population
 
 
 @dataclass(frozen=True)

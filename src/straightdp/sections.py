@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Time = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -64,3 +65,28 @@ class Embedding(Section):
     dp_merf: FourierFeatures
     dp_hp: HermiteFeatures
     dp_ntk: TangentFeatures
+
+
+class Evolution(Section):
+    """Private Evolution from the frozen public prior (Lin et al. 2024; Table 9)."""
+
+    rounds: Count  # T: vote histograms released
+    population: Count  # candidates a class; the last round draws sampling.count
+    variations: Count  # of a candidate; votes go to their mean feature
+    renoise: tuple[Time, Time]  # t_v of the first round and of the last
+    renoise_aggressive: tuple[Time, Time]  # the same for the control of stronger variation
+    threshold: Annotated[float, Field(ge=0)]  # in deviations of the noise on a count
+    extractor: Literal["auto", "inception_v3_tf", "fid_lenet"]  # of public features
+    lenet_steps: Count
+
+    @field_validator("renoise", "renoise_aggressive")
+    @classmethod
+    def _milder(cls, values):
+        if values[0] > values[1]:
+            raise ValueError("variation grows milder: the first t_v must be at most the last")
+        return values
+
+
+def share_records(a: str, b: str) -> bool:
+    """Whether two sources hold the same records: `embedded` is a part of `mnist`."""
+    return a == b or {a, b} == {"mnist", "embedded"}

@@ -14,7 +14,8 @@ from pathlib import Path
 from straightdp import __version__
 
 PACKAGE = Path(__file__).parent
-DECIDING = ("data", "flow", "mechanisms", "methods", "model", "rng.py")
+VOTING = ("evaluation/extractors.py", "evaluation/probe.py")  # the features of votes
+DECIDING = ("data", "flow", "mechanisms", "methods", "model", "rng.py", *VOTING)
 EVALUATING = ("data", "evaluation", "model/adam.py", "rng.py")
 
 

@@ -139,7 +139,7 @@ def test_a_cell_runs_without_a_public_stage(runs, name):
 def test_status_and_metrics_know_the_cells(runs):
     folder, _, workspace, cells = runs
     shown = run("straightdp", "status", "--preset", "tiny.yaml", cwd=folder).stdout
-    assert "1 of 15 cells done" in shown
+    assert "1 of 16 cells done" in shown
     marks = dict(line.split()[1:3] for line in shown.splitlines() if line.startswith("prior: "))
     assert marks == {"dp_merf": "samples", "dp_hp": "done", "dp_ntk": "samples"}
     metrics = list(workspace.folder(cells["dp_hp"]).glob("metrics-*.json"))

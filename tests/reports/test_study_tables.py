@@ -74,6 +74,17 @@ def test_every_study_is_written_from_its_cells(preset, root, name):
     assert "preset tiny" in text and "—" not in text
 
 
+def test_the_blocks_stand_in_the_papers_order_under_its_words(preset, root):
+    paths, text = write_study(preset, TABLE1, root)
+    words = ["Prior methods", "Released moments only", "Pixel space", "Latent space"]
+    for written in (text, paths[2].read_text()):
+        places = [written.index(word) for word in words]
+        assert places == sorted(places)
+        first = written[places[0] : places[1]]
+        assert "Private Evolution (frozen prior)" in first
+        assert "DP-SGD" not in first
+
+
 def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):
     cell, path = first_file(preset, root)
     path.unlink()

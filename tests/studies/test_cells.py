@@ -38,6 +38,7 @@ def identity(tmp_path, change=lambda values: None, method="tha_moments", space="
         lambda v: v["spaces"]["pixel"].update(components=17),  # the other space
         lambda v: v["stage1"].update(guidance_start=0.3),  # another port
         lambda v: v["backbone"]["low_b0"].update(clamp=9),  # another backbone
+        lambda v: v["evolution"].update(rounds=9, lenet_steps=99),  # another method
     ],
 )
 def test_what_does_not_touch_a_cell_leaves_its_name(tmp_path, change):
@@ -58,6 +59,37 @@ def test_what_does_not_touch_a_cell_leaves_its_name(tmp_path, change):
 )
 def test_what_decides_a_result_changes_its_name(tmp_path, change):
     assert identity(tmp_path, change) != identity(tmp_path)
+
+
+def test_an_evolution_is_named_by_its_own_settings_alone(tmp_path):
+    def named(change=lambda values: None):
+        return identity(tmp_path, change, "private_evolution", "pixel")
+
+    for section, changes in {
+        "stage1": {"weight": 0.3, "guidance_start": 0.3},
+        "stage2": {"weight": 0.3, "steps": 13},
+        "evaluation": {"lenet_steps": 21},
+        "evolution": {"renoise_aggressive": [0.2, 0.3]},
+    }.items():
+        assert named(lambda v, s=section, c=changes: v[s].update(c)) == named()
+    for changes in (
+        {"rounds": 4},
+        {"population": 7},
+        {"variations": 1},
+        {"renoise": [0.5, 0.6]},
+        {"threshold": 0},
+        {"lenet_steps": 21},
+        {"extractor": "auto"},
+    ):
+        assert named(lambda v, c=changes: v["evolution"].update(c)) != named()
+
+
+def test_a_flow_cell_does_not_name_its_family(tmp_path):
+    """So that cells keep the names they had before there were other families."""
+    for cell in all_cells(preset(tmp_path)).values():
+        prior = cell.method.startswith("dp_") or cell.method == "private_evolution"
+        assert ("family" in cell.config["method"]) == prior
+        assert "schedule" not in cell.config["method"]
 
 
 def test_a_cell_without_the_release_ignores_its_settings(tmp_path):
@@ -124,9 +156,14 @@ def test_the_papers_cells_keep_their_names(method, space, epsilon, expected):
 
 
 def test_the_prior_methods_are_the_first_block_in_the_papers_order():
-    rows = [row for row in TABLE1.rows if row.method.startswith("dp_")]
-    assert [row.method for row in rows] == ["dp_merf", "dp_hp", "dp_ntk"]
-    assert {row.block for row in rows} == {"prior"} and TABLE1.rows[0].block == "prior"
+    assert [row.method for row in TABLE1.rows[:4]] == [
+        "dp_merf",
+        "dp_hp",
+        "dp_ntk",
+        "private_evolution",
+    ]
+    assert [row.block for row in TABLE1.rows].count("prior") == 4
+    assert {row.block for row in TABLE1.rows[:4]} == {"prior"}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +216,7 @@ def test_an_embedding_cell_starts_from_no_public_stage(tmp_path):
         resolve(preset(tmp_path), "dp_ntk", "latent", 1.0, 0)
 
 
-@pytest.mark.parametrize("method", ["uniform", "dp_hp"])
+@pytest.mark.parametrize("method", ["uniform", "dp_hp", "private_evolution"])
 def test_every_resolved_configuration_parses_and_refuses_by_key(tmp_path, method):
     for cell in all_cells(preset(tmp_path)).values():
         parse_cell(cell.config, "x")

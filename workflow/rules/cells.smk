@@ -8,7 +8,8 @@ def cell_inputs(wildcards):
     unit = cell_public(configuration)
     if unit is None:  # it reads the public images alone
         return drawn_images(configuration["public"]["data"])
-    return [str(workspace.output(unit))]
+    voting = cell_extractor(configuration)
+    return [str(workspace.output(one)) for one in (unit, voting) if one is not None]
 
 
 rule cell:

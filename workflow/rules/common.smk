@@ -10,6 +10,7 @@ from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
 from straightdp.studies.cells import (
     autoencoder_unit,
+    cell_extractor,
     cell_public,
     data_unit,
     extractor,
@@ -49,7 +50,13 @@ DATA = {
     for unit in [data_unit(public_data)]
     if unit is not None
 }
-UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | {EXTRACTOR.id: EXTRACTOR}
+PUBLIC_EXTRACTORS = {
+    unit.id: unit
+    for cell in CELLS.values()
+    for unit in [cell_extractor(cell.config)]
+    if unit is not None
+}
+UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | PUBLIC_EXTRACTORS | {EXTRACTOR.id: EXTRACTOR}
 
 # The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
 # glibc then keeps freed memory, which saves a CPU job a tenth of its time.

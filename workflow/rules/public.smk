@@ -54,6 +54,22 @@ rule public_stage:
         RUN + " prepare {wildcards.id} " + ON + WAIT
 
 
+rule public_extractor:
+    input:
+        lambda wildcards: drawn_images(PUBLIC_EXTRACTORS[wildcards.id].config["data"]),
+    output:
+        f"{RESULTS}/public_extractor/{{id}}/extractor.json",
+    threads: preset.execution.threads
+    resources:
+        mem_mb=preset.execution.memory_gb * 1000,
+        runtime=60,
+        gpu=1,
+    message:
+        "features of votes {wildcards.id}"
+    shell:
+        RUN + " prepare {wildcards.id} " + ON + WAIT
+
+
 rule extractor:
     input:
         drawn_images(EXTRACTOR.config["public"]),

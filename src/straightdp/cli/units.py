@@ -12,11 +12,18 @@ from pathlib import Path
 
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
-from straightdp.resolved import AutoencoderConfig, PublicConfig, parse, parse_cell
+from straightdp.resolved import (
+    AutoencoderConfig,
+    PublicConfig,
+    PublicExtractorConfig,
+    parse,
+    parse_cell,
+)
 from straightdp.studies.cells import (
     Cell,
     Unit,
     autoencoder_unit,
+    cell_extractor,
     cell_public,
     data_unit,
     digest,
@@ -30,6 +37,7 @@ OUTPUTS = {  # the file whose presence says that a unit is done
     "data": "images.npz",
     "autoencoder": "autoencoder.pt",
     "public": "public.pt",
+    "public_extractor": "extractor.json",
     "extractor": "extractor.json",
     "cells": "run.json",
 }
@@ -59,7 +67,7 @@ class Workspace:
 
 def prerequisites(unit: Unit) -> list[Unit]:
     """What must be done before a unit, from its configuration alone."""
-    if unit.kind == "autoencoder":
+    if unit.kind in {"autoencoder", "public_extractor"}:
         needed = [data_unit(unit.config["data"])]
     elif unit.kind == "public":
         needed = [data_unit(unit.config["data"])]
@@ -73,6 +81,7 @@ def prerequisites(unit: Unit) -> list[Unit]:
             needed = [data_unit(unit.config["public"]["data"])]
         else:
             needed = [*prerequisites(public), public]
+        needed.append(cell_extractor(unit.config))
     else:
         needed = []
     return [one for one in needed if one is not None]
@@ -197,6 +206,12 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         images = _public_images(workspace, config["data"])
         codec = _codec(workspace, config, resolved, machine)
         run_public(resolved, images, codec, folder, machine, progress)
+    elif unit.kind == "public_extractor":
+        from straightdp.methods.public_extractor import prepare_public_extractor
+
+        resolved = parse(PublicExtractorConfig, config, folder / CONFIG)
+        images = _public_images(workspace, config["data"])
+        prepare_public_extractor(resolved, images, folder, progress)
     elif unit.kind == "extractor":
         from straightdp.evaluation.reference import prepare_reference
 
@@ -242,7 +257,30 @@ def _run_embedding(unit: Unit, workspace: Workspace, machine, progress) -> None:
     )
 
 
-RUNNERS = {"flow": _run_flow, "embedding": _run_embedding}  # by the method's family
+def _run_evolution(unit: Unit, workspace: Workspace, machine, progress) -> None:
+    from straightdp.data.sources import load
+    from straightdp.methods.evolution import run_evolution
+    from straightdp.methods.public_extractor import load_public_extractor
+    from straightdp.methods.public_stage import load_public
+
+    folder, config = workspace.folder(unit), unit.config
+    resolved = parse_cell(config, folder / CONFIG)
+    private = config["data"]["private"]
+    run_evolution(
+        resolved,
+        digest(config, 32),
+        load_public(workspace.folder(cell_public(config))),
+        _codec(workspace, config["public"], resolved.public, machine),
+        load_public_extractor(workspace.folder(cell_extractor(config)), private),
+        load(private, "train"),
+        folder,
+        machine,
+        progress,
+    )
+
+
+# By the method's family.
+RUNNERS = {"flow": _run_flow, "embedding": _run_embedding, "evolution": _run_evolution}
 
 
 def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):

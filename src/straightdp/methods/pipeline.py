@@ -27,8 +27,8 @@ from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import (
     CLASSES,
     PublicStage,
-    build_backbone,
     caption_table,
+    prior_network,
 )
 from straightdp.methods.sampling import sample_vectors
 from straightdp.methods.spaces import Codec
@@ -92,9 +92,7 @@ def run_cell(
 
     model = None
     if method.port != "sample":
-        model = build_backbone(config.public)
-        model.load_state_dict(public.network)
-        model.to(compute.device)
+        model = prior_network(config.public, public, compute)
     if method.port == "distill":
         public_z = inputs.codec.encode(inputs.public_data.images)
         phase = distillation_phase(

@@ -66,6 +66,13 @@ def build_backbone(config: PublicConfig) -> MMDiT:
     return MMDiT(spec, token_layout(config.space), config.caption.length, config.caption.width)
 
 
+def prior_network(config: PublicConfig, public: PublicStage, compute: Compute) -> MMDiT:
+    """The pretrained backbone of a public stage, a copy of its own for each caller."""
+    model = build_backbone(config)
+    model.load_state_dict(public.network)
+    return model.to(compute.device)
+
+
 def caption_table(config: PublicConfig, compute: Compute) -> torch.Tensor:
     """(Y + 1, L, W): the classes' captions, and the null caption in the last row."""
     encoder = CaptionEncoder(CaptionSpec(**config.caption.model_dump()))

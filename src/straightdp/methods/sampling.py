@@ -48,12 +48,28 @@ def sample_vectors(
         if start is not None:
             begin = start
             noise = sample_marginal(released, part, start, noise).float()
-        branch = guided(model, table, settings.guidance)
-        rows = part.to(compute.device)
-
-        def field(x, t, branch=branch, rows=rows):
-            with compute.autocast():
-                return branch(x, t, rows).float()
-
-        parts.append(euler(field, noise.to(compute.device), begin, 1.0, settings.steps).cpu())
+        parts.append(
+            integrate(model, table, noise, part, begin, settings.steps, settings.guidance, compute)
+        )
     return torch.cat(parts), labels.numpy()
+
+
+@torch.no_grad()
+def integrate(
+    model: torch.nn.Module,
+    table: torch.Tensor,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    start: float,
+    steps: int,
+    guidance: float,
+    compute: Compute,
+) -> torch.Tensor:
+    """x (B, d) at time `start` to t = 1 by guided Euler steps; (B, d) on the CPU."""
+    branch, rows = guided(model, table, guidance), labels.to(compute.device)
+
+    def field(x, t):
+        with compute.autocast():
+            return branch(x, t, rows).float()
+
+    return euler(field, x.to(compute.device), start, 1.0, steps).cpu()

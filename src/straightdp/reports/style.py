@@ -19,6 +19,7 @@ METHODS = {
     "dp_hp": "DP-HP (Hermite embedding)",
     "dp_ntk": "DP-NTK (NTK embedding)",
     "private_evolution": "Private Evolution (frozen prior)",
+    "private_evolution_aggressive": "Private Evolution (aggressive schedule)",
     "release_samples": "Sampled from the release",
     "prior_guidance": "Public prior + guidance",
     "uniform": "Uniform DP-SGD",

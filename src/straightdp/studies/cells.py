@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 class Unit:
     """Something that runs once and owns a folder: `kind`/`name`-`hash`."""
 
-    kind: str  # "data", "autoencoder", "public", "extractor", "cells"
+    kind: str  # "data", "autoencoder", "public", "public_extractor", "extractor", "cells"
     name: str
     config: dict = field(hash=False)
 
@@ -85,6 +85,18 @@ def cell_public(config: dict) -> Unit | None:
     if "backbone" not in config["public"]:
         return None
     return public_unit(config["public"], config["method"].get("backbone", "standard"))
+
+
+def public_extractor_unit(config: dict) -> Unit:
+    """The public feature extractor of a resolved configuration."""
+    return Unit("public_extractor", f"{config['data']['source']}-features", config)
+
+
+def cell_extractor(config: dict) -> Unit | None:
+    """The public extractor in whose features a cell's votes are cast; None without votes."""
+    return (
+        public_extractor_unit(config["evolution"]["extractor"]) if "evolution" in config else None
+    )
 
 
 def data_unit(public_data: dict) -> Unit | None:
@@ -178,7 +190,33 @@ def _embedding(preset: Preset, method_name: str, space: str, seed: int) -> dict[
     }
 
 
-FAMILIES = {"flow": _flow, "embedding": _embedding}
+def _evolution(preset: Preset, method_name: str, space: str, seed: int) -> dict[str, Any]:
+    """The same for Private Evolution: rounds from a public stage, votes in public features."""
+    if space != "pixel":
+        raise ValueError(f"{method_name} lives in pixel space, not in {space} space")
+    method, settings = METHODS[method_name], preset.evolution
+    weights = preset.evaluation.inception_weights
+    voting = {
+        "schema": SCHEMA,
+        "data": _public_data(preset),
+        "extractor": settings.extractor,
+        "lenet_steps": settings.lenet_steps,
+    }
+    if weights is not None and settings.extractor != "fid_lenet":
+        voting["inception_weights"] = weights
+    aggressive = method.schedule == "aggressive"
+    return {
+        "public": public_stage(preset, space, "standard", seed).config,
+        "evolution": {
+            **settings.model_dump(include={"rounds", "population", "variations", "threshold"}),
+            "renoise": settings.renoise_aggressive if aggressive else settings.renoise,
+            "extractor": voting,
+        },
+        "sampling": preset.sampling.model_dump(),
+    }
+
+
+FAMILIES = {"flow": _flow, "embedding": _embedding, "evolution": _evolution}
 
 
 def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: int) -> Cell:

@@ -7,7 +7,7 @@ distillation, into the sampler as a tilted start, or as the sampler itself.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 Port = Literal["none", "sample", "guide", "distill"]
@@ -24,6 +24,7 @@ class Method:
     plan: Plan = "none"  # Stage 2's allocation; "none" takes no private gradient
     backbone: BackboneName = "standard"
     family: Family = "flow"
+    schedule: Literal["standard", "aggressive"] = "standard"  # of an evolution's variations
 
     @property
     def releases(self) -> bool:
@@ -37,13 +38,15 @@ class Method:
         """As it stands in a resolved configuration, where the flow family goes unnamed."""
         if self.family != "flow":
             return {"family": self.family}
-        return {name: value for name, value in asdict(self).items() if name != "family"}
+        return {name: getattr(self, name) for name in ("port", "plan", "backbone")}
 
 
 METHODS: dict[str, Method] = {
     "dp_merf": Method(family="embedding"),
     "dp_hp": Method(family="embedding"),
     "dp_ntk": Method(family="embedding"),
+    "private_evolution": Method(family="evolution"),
+    "private_evolution_aggressive": Method(family="evolution", schedule="aggressive"),
     "release_samples": Method(port="sample"),
     "prior_guidance": Method(port="guide"),
     "uniform": Method(plan="uniform"),
