@@ -85,8 +85,12 @@ def counted(cluster: Cluster, folder: Path) -> dict[str, str]:
     return cluster.environment | {"PATH": f"{programs}:{here}:{cluster.environment['PATH']}"}
 
 
-def submitted(cells: int):
-    """A watcher: the moment by which the last job's id is on record."""
+def submitted(cluster: Cluster, cells: int):
+    """A watcher: the moment by which the last job's id is on record; then the node may work.
+
+    Until then it is drained, for the jobs would share this machine's cores with the driver.
+    """
+    cluster.run("scontrol", "update", "nodename=cpu1", "state=drain", "reason=benchmark")
 
     def watch(folder: Path, begin: float, process) -> dict:
         while process.poll() is None:
@@ -94,6 +98,7 @@ def submitted(cells: int):
             if len(entries) >= cells:
                 taken = sum('"state": "held"' not in path.read_text() for path in entries)
                 if taken >= cells:
+                    cluster.run("scontrol", "update", "nodename=cpu1", "state=resume")
                     return {"submitted": time.monotonic() - begin}
             time.sleep(0.5)
         return {}
@@ -159,7 +164,7 @@ def measure(cluster: Cluster, cells: int, many: int) -> None:
         ratio = walls["snakemake-executor-plugin-slurm"] / walls["this executor"]
         print(f"the official executor takes {ratio:.1f} times as long")
     if many:
-        found = drive(cluster, many, ways["this executor"], submitted(many))
+        found = drive(cluster, many, ways["this executor"], submitted(cluster, many))
         when = f"all submitted after {found['submitted']:.1f} s, " if "submitted" in found else ""
         print(
             f"{many} cells, this executor: {when}{found['wall']:.1f} s wall, asked Slurm "
