@@ -25,11 +25,6 @@ from snakemake_executor_plugin_submitit.payload import append_line, read_lines, 
 
 HOME = Path(".snakemake") / "submitit"
 SCHEMA = 1
-OUR_TRACEBACK = re.compile(  # what submitit prints of a CommandFailed; it tells nothing more
-    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*"
-    r"snakemake_executor_plugin_submitit\.payload\.CommandFailed: .*$",
-    re.MULTILINE,
-)
 ACTIVE, HELD, DONE, FAILED, CANCELLED = "active", "held", "done", "failed", "cancelled"
 
 
@@ -155,7 +150,7 @@ def new_token(key: str) -> str:
 
 
 def log_tail(path: str | Path, lines: int = 20) -> list[str]:
-    """The last lines of a log, without submitit's own and our traceback of a failed command."""
+    """The last lines of a log, without submitit's own."""
     try:
         with open(path, "rb") as handle:
             handle.seek(0, 2)
@@ -163,7 +158,6 @@ def log_tail(path: str | Path, lines: int = 20) -> list[str]:
             text = handle.read().decode("utf-8", errors="replace")
     except OSError:
         return []
-    text = OUR_TRACEBACK.sub("", text)
     kept = [line for line in text.splitlines() if line.strip() and not _is_frame(line)]
     return kept[-lines:]
 

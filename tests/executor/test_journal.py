@@ -183,14 +183,6 @@ line one
 Traceback (most recent call last):
   File "cell.py", line 3, in <module>
 ValueError: the cause
-submitit ERROR (2026-11-30 08:28:56,309) - Submitted job triggered an exception
-Traceback (most recent call last):
-  File "submission.py", line 55, in process_job
-    result = delayed.result()
-             ^^^^^^^^^^^^^^^^
-  File "payload.py", line 182, in _finish
-    raise CommandFailed(f"{self.key}: {what}")
-snakemake_executor_plugin_submitit.payload.CommandFailed: bad-dde622e0: exit status 3
 """
 
 
