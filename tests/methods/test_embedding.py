@@ -144,7 +144,7 @@ def test_status_and_metrics_know_the_cells(runs):
     marks = {words[1]: words[-1] for words in rows}
     assert marks == {"dp_merf": "samples", "dp_hp": "done", "dp_ntk": "samples"}
     metrics = list(workspace.folder(cells["dp_hp"]).glob("metrics-*.json"))
-    assert len(metrics) == 1 and 0 <= read_json(metrics[0])["accuracy"] <= 1
+    assert len(metrics) == 1 and 0 <= read_json(metrics[0])["metrics"]["accuracy"]["value"] <= 1
 
 
 def same(a, b) -> bool:
