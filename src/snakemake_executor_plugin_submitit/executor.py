@@ -75,7 +75,10 @@ class Executor(RemoteExecutor):
         for task in tasks:
             job = self._infos[task.key].job
             self.run_job_pre(job)
-            if not self.tracker.adopt(task):
+            if self.tracker.adopt(task):
+                for path in job.output:  # an interrupted Snakemake removes folders still empty
+                    path.prepare()
+            else:
                 if runs_directly(job, self.workflow):
                     self.workflow.async_run(job.prepare())
                 fresh.append(task)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -27,9 +28,10 @@ def all_started(toy):
 
 def test_a_killed_drivers_jobs_are_taken_up_and_none_is_submitted_twice(workflow):
     """kill -9 of the driver; one job ends while nobody watches, two still run."""
-    toy = workflow(NAPS.replace("sleep {config[nap]}", "sleep $((8 * ({wildcards.i} > 0)))"))
+    toy = workflow(NAPS.replace("sleep {config[nap]}", "sleep $((4 + 8 * ({wildcards.i} > 0)))"))
     driver = toy.start()
     all_started(toy)
+    time.sleep(1)  # Snakemake, too, has to take note of what it submitted
     driver.kill()
     driver.wait()
     toy.until_file("out/0")
@@ -68,7 +70,9 @@ def test_a_driver_killed_between_sbatch_and_its_record_finds_the_job(workflow):
 @pytest.mark.parametrize("keep", [False, True])
 def test_ctrl_c_cancels_what_this_driver_submitted_or_leaves_it_by_a_setting(workflow, keep):
     toy = workflow(NAPS)
-    other = toy.cluster.run("sbatch", "--parsable", "-p", "cpu", "--wrap", "sleep 30").strip()
+    other = toy.cluster.run(
+        "sbatch", "--parsable", "-p", "cpu", "-o", "/dev/null", "--wrap", "sleep 30"
+    ).strip()
     flags = ["--submitit-keep-on-interrupt=true"] if keep else []
     driver = toy.start(*flags, "--config", "nap=8")
     all_started(toy)

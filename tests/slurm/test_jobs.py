@@ -85,7 +85,7 @@ def test_gpu_kinds_land_on_their_own_partitions(workflow, array):
 
 
 def test_a_job_takes_the_kind_that_is_free(workflow, cluster):
-    busy = "sbatch --parsable -p l40s --exclusive -N 2 --mem=0 --wrap".split()
+    busy = "sbatch --parsable -p l40s --exclusive -N 2 --mem=0 -o /dev/null --wrap".split()
     blocker = cluster.run(*busy, "sleep 60").strip()
     try:
         toy = workflow(GPUS)
