@@ -1,11 +1,12 @@
 # make table1   set everything up and write Table 1 at its smallest scale
 # make test     set everything up and run the tests
+# make slurm    start a one-machine Slurm to try profiles/slurm on (Debian, root); make slurm-stop
 
 PYTHON ?= python3.11
 PRESET ?= demo
 BIN := .venv/bin
 
-.PHONY: table1 test setup clean
+.PHONY: table1 test setup slurm slurm-stop
 
 setup: .venv/.installed
 
@@ -21,3 +22,6 @@ table1: setup
 
 test: setup
 	@$(BIN)/python -m pytest
+
+slurm slurm-stop:
+	@$(PYTHON) scripts/slurm_cluster.py $(if $(filter slurm,$@),start,stop)

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-LEAVE_SECONDS = 30  # how long a command may take to save and leave
+LEAVE_SECONDS = 25  # how long a command may take to save and leave; Slurm kills after 30
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",

@@ -109,7 +109,7 @@ class PrivacyConfig(Privacy):
 class MethodConfig(Section):
     port: Literal["none", "sample", "guide", "distill"]
     plan: Literal["none", "uniform", "tha"]
-    backbone: Literal["standard", "low_b0"]
+    backbone: Literal["standard", "late_only", "clamp_only", "low_b0"]
 
 
 class Stage1Config(Section):

@@ -8,7 +8,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.linalg import sqrtm
 from torch_fidelity.metric_fid import fid_statistics_to_metric
 
-from straightdp.evaluation.fid import Statistics, frechet_distance, gaussian_statistics
+from straightdp.evaluation.fid import (
+    Statistics,
+    class_distances,
+    frechet_between,
+    frechet_distance,
+    gaussian_statistics,
+)
 
 
 def gaussian(mean, covariance) -> Statistics:
@@ -117,3 +123,62 @@ def test_refusals_name_what_is_wrong():
         gaussian_statistics(np.array([[0.0], [np.nan]]))
     with pytest.raises(ValueError, match="3 and of 4 features"):
         frechet_distance(sampled(0, 9, 3), sampled(0, 9, 4))
+
+
+def features(seed: int, n: int, size: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(n, size)) @ generator.normal(size=(size, size)) + seed
+
+
+@pytest.mark.parametrize("counts", [(20, 30), (20, 200), (200, 20), (200, 150)])
+def test_the_way_by_inner_products_gives_the_same_number(counts):
+    """Fewer samples than the 50 features on both sides, on one, and on none."""
+    a, b = (features(seed, n, 50) for seed, n in enumerate(counts))
+    covariances = [np.cov(one, rowvar=False) for one in (a, b)]
+    by_fidelity = fid_statistics_to_metric(
+        *(
+            {"mu": one.mean(0), "sigma": covariance}
+            for one, covariance in zip((a, b), covariances, strict=True)
+        ),
+        False,
+    )["frechet_inception_distance"]
+    found = frechet_between(a, b)
+    assert found == pytest.approx(
+        frechet_distance(gaussian_statistics(a), gaussian_statistics(b)), rel=1e-5
+    )
+    assert found == pytest.approx(by_fidelity, rel=1e-3)
+    assert found == pytest.approx(frechet_between(b, a), rel=1e-8)
+    assert frechet_between(a, a) == pytest.approx(0, abs=1e-8)
+
+
+def test_distances_by_class():
+    """Classes that are moved by 0, 1, 2 in each of 4 features: their squared shifts, 0, 4, 16."""
+    generator = np.random.default_rng(0)
+    real_labels = np.repeat([0, 1, 2], 50)
+    real = generator.normal(size=(150, 4))
+    order = generator.permutation(150)
+    samples, labels = (real + real_labels[:, None])[order], real_labels[order]
+    found = class_distances(samples, labels, real, real_labels, 3)
+    assert found.distances == pytest.approx((0, 4, 16), abs=1e-6)
+    assert found.mean == pytest.approx(20 / 3)
+    assert (found.samples, found.real) == ((50,) * 3, (50,) * 3)
+
+
+def test_a_rare_class_counts_as_much_and_an_absent_one_is_named():
+    labels = np.repeat([0, 1], [300, 10])
+    real_labels = np.repeat([0, 1], 100)
+    samples, real = features(1, 310, 4), features(1, 200, 4)
+    found = class_distances(samples, labels, real, real_labels, 2)
+    assert found.mean == pytest.approx(sum(found.distances) / 2)
+    assert (found.samples, found.real) == ((300, 10), (100, 100))
+    with pytest.raises(ValueError, match="class 1: 0 samples and 100 real images"):
+        class_distances(samples, np.zeros(310, int), real, real_labels, 2)
+
+
+def test_class_labels_that_are_swapped_are_seen_where_the_marginal_is_blind():
+    """The paper's point (D.1): FID is zero for right images under wrong labels."""
+    labels = np.repeat([0, 1], 200)
+    real = np.concatenate([features(1, 200, 6), features(2, 200, 6) + 5])
+    swapped = class_distances(real, 1 - labels, real, labels, 2)
+    assert frechet_between(real, real) == pytest.approx(0, abs=1e-6)
+    assert swapped.mean > 100

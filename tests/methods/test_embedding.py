@@ -140,10 +140,12 @@ def test_status_and_metrics_know_the_cells(runs):
     folder, _, workspace, cells = runs
     shown = run("straightdp", "status", "--preset", "tiny.yaml", cwd=folder).stdout
     assert "1 of 16 cells done" in shown
-    marks = dict(line.split()[1:3] for line in shown.splitlines() if line.startswith("prior: "))
+    rows = [line.split() for line in shown.splitlines() if line.startswith("prior: ")]
+    marks = {row[1]: row[3] for row in rows}  # prior: METHOD (pixel) MARK
+    assert marks.pop("private_evolution") == "."
     assert marks == {"dp_merf": "samples", "dp_hp": "done", "dp_ntk": "samples"}
     metrics = list(workspace.folder(cells["dp_hp"]).glob("metrics-*.json"))
-    assert len(metrics) == 1 and 0 <= read_json(metrics[0])["accuracy"] <= 1
+    assert len(metrics) == 1 and 0 <= read_json(metrics[0])["metrics"]["accuracy"]["value"] <= 1
 
 
 def same(a, b) -> bool:

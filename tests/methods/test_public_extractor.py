@@ -12,8 +12,8 @@ from straightdp.config import ConfigError, load_preset
 from straightdp.data import sources
 from straightdp.data.glyphs import draw
 from straightdp.data.sources import ImageSet, load
-from straightdp.evaluation.evaluate import prepare_reference
 from straightdp.evaluation.extractors import LeNetExtractor
+from straightdp.evaluation.reference import prepare_reference
 from straightdp.files import DamagedFile, read_arrays, save_tensors
 from straightdp.methods import public_extractor as module
 from straightdp.methods.progress import Progress
@@ -75,7 +75,7 @@ def test_an_extractor_of_private_records_is_refused(made, private):
 
 def test_the_evaluations_extractor_is_refused(glyphs, tmp_path):
     settings = {"inception_weights": None, "extractor": "fid_lenet", "lenet_steps": 2}
-    prepare_reference(settings, glyphs, glyphs, tmp_path)
+    prepare_reference(settings, glyphs, glyphs, glyphs, tmp_path)
     with pytest.raises(NotPublic, match="an unnamed set is not public"):
         load_public_extractor(tmp_path, "embedded")
 

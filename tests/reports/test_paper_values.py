@@ -2,7 +2,7 @@
 
 import pytest
 
-from straightdp.reports.paper import EPSILONS, table1_value
+from straightdp.reports.paper import EPSILONS, paper_gain, paper_value, table1_value
 
 ROWS = {
     "prior": ("dp_merf", "dp_hp", "dp_ntk", "private_evolution"),
@@ -89,3 +89,74 @@ def test_section_4_3_on_the_backbone():
 def test_table_6_prints_the_same_fids(block, method, expected):
     values = [table1_value(block, method, epsilon) for epsilon in EPSILONS]
     assert [(value.fid, value.fid_std) for value in values] == expected
+    space = "latent" if block == "latent" else "pixel"
+    for epsilon, value in zip(EPSILONS, expected, strict=True):
+        assert paper_value("table6", ("any", method, space), epsilon, "fid") == value
+
+
+PIXEL_METHODS = ("tha_moments", "low_b0")
+
+
+def test_table_2_repeats_table_1_where_they_meet_and_its_gains_follow():
+    for method in PIXEL_METHODS:
+        for epsilon in EPSILONS:
+            for metric in ("accuracy", "fid"):
+                assert paper_value("table2", ("x", method, "pixel"), epsilon, metric) == (
+                    paper_value("table1", ("pixel", method, "pixel"), epsilon, metric)
+                )
+    for epsilon in (3.0, 1.0, 0.5, 0.3):
+        standard, low = (
+            paper_value("table2", ("x", method, "pixel"), epsilon, "accuracy")[0]
+            for method in PIXEL_METHODS
+        )
+        assert paper_gain("table2", epsilon) == round(low / standard - 1, 2)
+    assert paper_gain("table1", 1.0) is None
+    assert paper_value("table2", ("x", "clamp_only", "pixel"), 0.3, "accuracy") == (0.535, 0.014)
+    assert paper_value("table2", ("x", "late_only", "pixel"), 0.3, "accuracy") == (0.402, 0.014)
+    assert paper_value("table2", ("x", "late_only", "pixel"), 1.0, "accuracy") is None
+
+
+def test_table_5_is_what_section_d_1_says():
+    def value(method, metric):
+        return paper_value("table5", ("x", method, "pixel"), 1.0, metric)[0]
+
+    assert value("uniform", "fid_by_class") == 107.1
+    assert value("tha_moments", "fid_by_class") == 101.4
+    assert round(value("uniform", "label_consistency"), 2) == 0.17  # Section 4.2: 0.17 vs. 0.44
+    assert round(value("tha_moments", "label_consistency"), 2) == 0.44
+    assert round(value("release_samples", "label_consistency"), 2) == 0.62
+    assert round(value("release_samples", "fid_by_class")) == 264
+    rates = {m: value(m, "domain_rate") for m in ("release_samples", "uniform", *PIXEL_METHODS)}
+    assert max(rates, key=rates.get) == "release_samples"
+    assert paper_value("table5", ("x", "uniform", "pixel"), 3.0, "domain_rate") is None
+
+
+def test_table_6_at_epsilon_10_is_what_the_text_says():
+    def value(method, space="pixel"):
+        return paper_value("table6", ("x", method, space), 10.0, "fid")
+
+    assert value("private_evolution") == (35.4, 0.4)
+    assert value("tha_moments") == (41.3, 0.6)  # bold: below uniform's and the latent space's
+    assert value("tha_moments") < min(value("uniform"), value("tha_moments", "latent"))
+    assert paper_value("table6", ("x", "uniform", "pixel"), 0.5, "fid") is None
+
+
+def test_table_7_is_what_section_d_2_says():
+    def value(method, space, epsilon, metric):
+        return paper_value("table7", ("x", method, space), epsilon, metric)[0]
+
+    assert round(value("tha_moments", "pixel", 0.3, "precision"), 2) == 0.15
+    assert round(value("tha_moments", "pixel", 0.3, "recall"), 2) == 0.38
+    latent = [value("tha_moments", "latent", epsilon, "precision") for epsilon in EPSILONS]
+    assert [round(one, 2) for one in latent] == [0.03, 0.04, 0.05]
+    assert value("low_b0", "pixel", 0.3, "recall") == 0.314
+    everything = [
+        value(method, space, epsilon, "precision")
+        for method, space in (
+            *((one, "pixel") for one in ("uniform", "tha", *PIXEL_METHODS)),
+            ("tha_moments", "latent"),
+        )
+        for epsilon in EPSILONS
+    ]
+    assert len(everything) == 15 and round(max(everything), 2) == 0.26
+    assert paper_value("table7", ("x", "uniform", "pixel"), 10.0, "recall") is None

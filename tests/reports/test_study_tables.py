@@ -8,7 +8,7 @@ from straightdp.config import Preset
 from straightdp.reports import study
 from straightdp.reports.study import UnusableMetrics, write_study
 from straightdp.studies.cells import evaluation_config, metrics_name
-from straightdp.studies.grid import TABLE1, study_cells
+from straightdp.studies.grid import STUDIES, TABLE1, all_cells, study_cells
 
 
 @pytest.fixture
@@ -16,26 +16,41 @@ def preset(tiny):
     return Preset(**tiny)
 
 
+def entry(value, by="fid_lenet", **more):
+    common = {"n": 100, "by": by, "checksum": "0123abcd", "reference": "embedded test, n = 4000"}
+    return {"value": value} | common | more
+
+
+def record(preset, cell, number):
+    classes = {"classes": [float(number)] * 10, "class_n": [10] * 10}
+    return {
+        "schema": 2,
+        "status": "ok",
+        "cell": {"id": cell.id},
+        "replayed_epsilon": 0.99 * cell.epsilon,
+        "metrics": {
+            "accuracy": entry(0.3 + number / 100, "lenet_probe"),
+            "fid": entry(100.0 - number),
+            "fid_by_class": entry(100.0 + number, **classes),
+            "fid_blind": entry(1.0, "fid_random"),
+            "label_consistency": entry(0.4, "lenet_labels"),
+            "domain_rate": entry(0.9, "lenet_domains"),
+            "precision": entry(0.2),
+            "recall": entry(0.1),
+        },
+        "n_samples": 100,
+        "evaluation": evaluation_config(preset),
+    }
+
+
 @pytest.fixture
 def root(preset, tmp_path, monkeypatch):
-    """Metrics files for every cell of the study, and tables written beside them."""
+    """Metrics files for every cell of every study, and tables written beside them."""
     monkeypatch.setattr(study, "TABLES", tmp_path / "tables")
-    for number, cell in enumerate(study_cells(preset, TABLE1)):
-        record = {
-            "schema": 1,
-            "status": "ok",
-            "cell": {"id": cell.id},
-            "replayed_epsilon": 0.99 * cell.epsilon,
-            "accuracy": 0.3 + number / 100,
-            "fid": 100.0 - number,
-            "extractor": "fid_lenet",
-            "extractor_checksum": "0123abcd",
-            "n_samples": 100,
-            "evaluation": evaluation_config(preset),
-        }
+    for number, cell in enumerate(all_cells(preset).values()):
         path = cell.folder(tmp_path) / metrics_name(preset)
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(record))
+        path.write_text(json.dumps(record(preset, cell, number)))
     return tmp_path
 
 
@@ -63,6 +78,13 @@ def test_the_blocks_stand_in_the_papers_order_under_its_words(preset, root):
         assert "DP-SGD" not in first
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_written_from_its_cells(preset, root, name):
+    paths, text = write_study(preset, STUDIES[name], root)
+    assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("md", "csv", "tex")]
+    assert "preset tiny" in text and "—" not in text
+
+
 def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):
     cell, path = first_file(preset, root)
     path.unlink()
@@ -81,15 +103,16 @@ def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):
     ("change", "words"),
     [
         ({"status": "failed"}, "its status is not what it should be"),
-        ({"schema": None}, "its schema is not"),
-        ({"schema": 0, "status": None}, "its schema and status"),
+        ({"status": None, "cell": None}, "its status and cell"),
         ({"cell": {"id": "another"}}, "its cell is not"),
         ({"cell": None}, "its cell is not"),
         ({"evaluation": {}}, "its evaluation is not"),
         ({"replayed_epsilon": 1.01}, "replayed epsilon is above the declared 1"),
         ({"replayed_epsilon": float("nan")}, "replayed epsilon is above the declared 1"),
-        ({"accuracy": "good"}, "lacks or garbles"),
-        ({"fid": None}, "lacks or garbles"),
+        ({"metrics": None}, "lacks or garbles"),
+        ({"metrics": {"accuracy": entry(0.5)}}, "lacks or garbles 'fid'"),
+        ({"metrics": {"accuracy": entry("good"), "fid": entry(1.0)}}, "lacks or garbles"),
+        ({"metrics": {"accuracy": 0.5, "fid": 1.0}}, "lacks or garbles"),
     ],
 )
 @pytest.mark.parametrize("partial", [False, True])
@@ -100,6 +123,19 @@ def test_a_metrics_file_that_cannot_be_trusted_is_refused(preset, root, change, 
         write_study(preset, TABLE1, root, partial=partial)
     assert str(path) in str(caught.value)
     assert f"straightdp rerun {cell.id}" in str(caught.value)
+
+
+@pytest.mark.parametrize("schema", [1, None])
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_metrics_of_another_release_are_to_be_evaluated_anew(preset, root, schema, partial):
+    cell, path = first_file(preset, root)
+    old = {"accuracy": 0.5, "fid": 10.0, "extractor": "fid_lenet", "n_samples": 100}
+    path.write_text(json.dumps(json.loads(path.read_text()) | old | {"schema": schema}))
+    with pytest.raises(UnusableMetrics, match=f"its schema is {schema}, not 2") as caught:
+        write_study(preset, TABLE1, root, partial=partial)
+    assert str(path) in str(caught.value)
+    assert f"straightdp evaluate {cell.id}" in str(caught.value)
+    assert "rerun" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '"ok"', "null"])

@@ -1,4 +1,4 @@
-"""Table 1's arithmetic, marks, holes and refusals, and its three forms."""
+"""A table's marks, holes and captions, and its three forms."""
 
 import io
 import itertools
@@ -8,24 +8,24 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from measured import BUDGETS, ROWS, SEEDS, full, measure, result
 
-from straightdp.reports.paper import EPSILONS, table1_value
+from straightdp.reports.layout import LAYOUTS
+from straightdp.reports.paper import EPSILONS, paper_value, table1_value
+from straightdp.reports.results import Entry, Missing, Summary, summarise
 from straightdp.reports.table import (
     Caption,
-    CellResult,
-    Entry,
-    Missing,
-    MixedExtractors,
+    Table,
     best,
-    summarise,
+    caption_text,
+    gains,
     to_csv,
     to_latex,
     to_markdown,
 )
+from straightdp.studies.grid import STUDIES, Row
 
 PIPELINE = ("uniform", "tha", "uniform_moments", "tha_moments", "low_b0")
-ROWS = [("release", "release_samples"), ("pixel", "uniform"), ("pixel", "tha_moments")]
-BUDGETS, SEEDS = (0.3, 1.0), (0, 1, 2)
 CAPTION = Caption(
     title="Main results",
     preset="lab",
@@ -35,25 +35,13 @@ CAPTION = Caption(
     adjacency="add_or_remove_one",
     seeds=SEEDS,
 )
+TABLE1 = LAYOUTS["table1"]
 
 
-def result(block, method, epsilon, seed, accuracy=0.5, fid=100.0, **other) -> CellResult:
-    measured = {"extractor": "fid_lenet", "extractor_checksum": "0123abcd", "n_samples": 3000}
-    return CellResult(block, method, epsilon, seed, accuracy, fid, **measured | other)
-
-
-def full() -> list[CellResult]:
-    """Accuracy 0.1, 0.2, 0.3 over the seeds, and FID 10, 20, 60, in every row and budget."""
-    return [
-        result(*row, epsilon, seed, accuracy=0.1 + seed / 10, fid=(10.0, 20.0, 60.0)[seed])
-        for row in ROWS
-        for epsilon in BUDGETS
-        for seed in SEEDS
-    ]
-
-
-def entries_of(results):
-    return summarise(results, ROWS, BUDGETS, SEEDS)
+def table(results, study="table1", rows=ROWS, columns=BUDGETS, seeds=SEEDS, missing=()) -> Table:
+    layout = LAYOUTS[study]
+    entries = summarise(results, rows, columns, seeds, layout.metrics)
+    return Table(study, layout, columns, entries, results, CAPTION, missing)
 
 
 def markdown_rows(text: str) -> dict[tuple[str, str], list[str]]:
@@ -69,18 +57,9 @@ def markdown_rows(text: str) -> dict[tuple[str, str], list[str]]:
     return rows
 
 
-def test_means_and_sample_deviations():
-    for entry in entries_of(full()):
-        assert entry.n == 3
-        assert entry.accuracy == pytest.approx(0.2)
-        assert entry.accuracy_std == pytest.approx(0.1)  # divisor n - 1: (0.01 + 0 + 0.01) / 2
-        assert entry.fid == pytest.approx(30)
-        assert entry.fid_std == pytest.approx(700**0.5)  # (400 + 100 + 900) / 2
-
-
 def test_markdown_is_laid_out_as_the_paper():
     results = full()
-    text = to_markdown(entries_of(results), results, CAPTION)
+    text = to_markdown(table(results))
     rows = markdown_rows(text)
     assert list(rows) == [
         ("", "Method"),
@@ -101,7 +80,7 @@ def test_markdown_is_laid_out_as_the_paper():
 
 def test_caption_says_what_was_measured():
     results = full()
-    caption = to_markdown(entries_of(results), results, CAPTION).splitlines()[0]
+    caption = to_markdown(table(results)).splitlines()[0]
     for part in (
         "preset lab",
         "fashion_mnist to mnist",
@@ -113,13 +92,22 @@ def test_caption_says_what_was_measured():
         "Not the paper's setting",
     ):
         assert part in caption
-    paper = to_markdown(entries_of(results), results, replace(CAPTION, preset="paper"))
+    paper = to_markdown(replace(table(results), caption=replace(CAPTION, preset="paper")))
     assert "Not the paper's setting" not in paper
 
 
 def paper_entries() -> list[Entry]:
+    """Table 1 as the paper prints it."""
     return [
-        Entry(block, method, epsilon, 3, 3, v.accuracy, v.accuracy_std, v.fid, v.fid_std)
+        Entry(
+            block,
+            method,
+            "latent" if block == "latent" else "pixel",
+            epsilon,
+            3,
+            3,
+            {"accuracy": Summary(v.accuracy, v.accuracy_std), "fid": Summary(v.fid, v.fid_std)},
+        )
         for block in ("prior", "release", "pixel", "latent")
         for method in (
             *PIPELINE,
@@ -148,13 +136,17 @@ def test_marks_what_the_paper_marks():
         ("latent", "uniform_moments", 1.0),
         ("latent", "uniform_moments", 3.0),
     }
-    expected = {(*one, "accuracy") for one in accuracy} | {(*one, "fid") for one in fid}
-    assert best(paper_entries()) == expected
+    expected = {
+        ((block, method, block), epsilon, name)
+        for name, marked in (("accuracy", accuracy), ("fid", fid))
+        for block, method, epsilon in marked
+    }
+    assert best(paper_entries(), TABLE1) == expected
 
 
 def test_a_lone_value_is_not_the_best():
-    results = [result("pixel", "uniform", 1.0, 0)]
-    assert best(entries_of(results)) == set()
+    results = [result(ROWS[1], 1.0, 0, accuracy=0.5, fid=9.0)]
+    assert best(table(results).entries, TABLE1) == set()
 
 
 def test_holes_are_shown():
@@ -165,9 +157,9 @@ def test_holes_are_shown():
         and (one.method, one.epsilon, one.seed) != ("tha_moments", 0.3, 1)  # two seeds
         and not (one.method == "tha_moments" and one.epsilon == 1.0 and one.seed > 0)  # one seed
     ]
-    entries = entries_of(results)
-    missing = [Missing("pixel", "uniform", 0.3, 0, "timeout:\nran past its limit")]
-    text = to_markdown(entries, results, CAPTION, missing)
+    missing = [Missing("pixel", "uniform", "pixel", 0.3, 0, "timeout:\nran past its limit")]
+    shown = table(results, missing=missing)
+    text = to_markdown(shown)
     rows = markdown_rows(text)
     assert rows["Pixel space", "Uniform DP-SGD"][:2] == ["— (0/3 seeds)"] * 2
     ours = rows["Pixel space", "THA + moments"]
@@ -177,34 +169,34 @@ def test_holes_are_shown():
     assert "—: not there yet." in text
     reason = "Pixel space: Uniform DP-SGD, epsilon 0.3, seed 0: timeout: ran past its limit"
     assert text.endswith(f"Not there:\n\n- {reason}\n")
-    latex = to_latex(entries, results, CAPTION, missing)
+    latex = to_latex(shown)
     assert r"Uniform DP-SGD & --- (0/3 seeds) & --- (0/3 seeds) & " in latex
     assert latex.endswith(f"% not there: {reason}\n")
 
 
 def test_a_table_of_holes_alone():
-    entries = entries_of([])
-    assert all(entry.n == 0 and math.isnan(entry.accuracy) for entry in entries)
-    rows = markdown_rows(to_markdown(entries, [], CAPTION))
+    empty = table([])
+    rows = markdown_rows(to_markdown(empty))
     assert rows["Pixel space", "Uniform DP-SGD"] == ["— (0/3 seeds)"] * 4
-    frame = pd.read_csv(io.StringIO(to_csv(entries, [], CAPTION)))
+    frame = pd.read_csv(io.StringIO(to_csv(empty)))
     assert frame["n"].tolist() == [0] * 6
     assert frame["accuracy_mean"].isna().all()
 
 
 def test_csv_holds_one_line_a_row_and_budget_with_the_papers_value():
     results = [one for one in full() if not (one.method == "tha_moments" and one.seed)]
-    frame = pd.read_csv(io.StringIO(to_csv(entries_of(results), results, CAPTION)))
-    assert frame[["block", "method", "epsilon"]].values.tolist() == [
-        [*row, epsilon] for row in ROWS for epsilon in BUDGETS
+    frame = pd.read_csv(io.StringIO(to_csv(table(results))))
+    assert frame[["block", "method", "space", "epsilon"]].values.tolist() == [
+        [*row.key, epsilon] for row in ROWS for epsilon in BUDGETS
     ]
     assert frame["n"].tolist() == [3, 3, 3, 3, 1, 1]
     assert frame["accuracy_std"].isna().tolist() == [False] * 4 + [True] * 2
     assert set(frame["seeds_expected"]) == {3}
     assert set(frame["delta"]) == {1e-5}
-    assert set(frame["fid_extractor"]) == {"fid_lenet"}
-    assert set(frame["fid_extractor_checksum"]) == {"0123abcd"}
-    assert set(frame["n_samples"]) == {3000}
+    assert set(frame["fid_by"]) == {"fid_lenet"}
+    assert set(frame["fid_checksum"]) == {"0123abcd"}
+    assert set(frame["fid_reference"]) == {"mnist test, n = 10000"}
+    assert set(frame["fid_n"]) == {3000}
     last = frame.iloc[-1]
     assert (last["label"], last["preset"]) == ("THA + moments", "lab")
     assert last[[f"paper_{name}" for name in ("accuracy_mean", "accuracy_std")]].tolist() == [
@@ -212,39 +204,6 @@ def test_csv_holds_one_line_a_row_and_budget_with_the_papers_value():
         0.033,
     ]
     assert last[["paper_fid_mean", "paper_fid_std"]].tolist() == [66.7, 0.6]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"extractor": "inception_v3_tf"},
-        {"extractor_checksum": "4567cdef"},
-        {"n_samples": 10_000},
-    ],
-)
-def test_unlike_fids_never_share_a_table(other):
-    results = [result("pixel", "uniform", 1.0, 0), result("pixel", "tha_moments", 1.0, 0, **other)]
-    with pytest.raises(MixedExtractors, match="cannot share a column") as caught:
-        entries_of(results)
-    for value in ("0123abcd", *map(str, other.values())):
-        assert value in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("results", "words"),
-    [
-        ([result("pixel", "uniform", 1.0, 0)] * 2, "2 results where there is one cell"),
-        ([result("pixel", "low_b0", 1.0, 0)], "the table has no place for it"),
-        ([result("pixel", "uniform", 3.0, 0)], "the table has no place for it"),
-        ([result("pixel", "uniform", 1.0, 7)], "the table has no place for it"),
-        ([result("pixel", "uniform", 1.0, 0, accuracy=math.nan)], "accuracy nan .* out of range"),
-        ([result("pixel", "uniform", 1.0, 0, accuracy=72.4)], "accuracy 72.4 .* out of range"),
-        ([result("pixel", "uniform", 1.0, 0, fid=math.inf)], "FID inf is out of range"),
-    ],
-)
-def test_results_that_cannot_be_right_are_refused(results, words):
-    with pytest.raises(ValueError, match=words):
-        entries_of(results)
 
 
 def balanced(latex: str) -> bool:
@@ -257,8 +216,7 @@ def balanced(latex: str) -> bool:
 
 
 def test_latex_is_well_formed():
-    results = full()
-    latex = to_latex(entries_of(results), results, CAPTION)
+    latex = to_latex(table(full()))
     assert balanced(latex)
     assert re.findall(r"\\(begin|end)\{(\w+)\}", latex) == [
         ("begin", "table"),
@@ -279,8 +237,7 @@ def test_latex_is_well_formed():
 
 def test_latex_escapes_what_a_name_may_hold():
     hostile = replace(CAPTION, preset="a_b&c%d#e$f{g}h\\i~j^k")
-    results = full()
-    latex = to_latex(entries_of(results), results, hostile)
+    latex = to_latex(replace(table(full()), caption=hostile))
     assert balanced(latex)
     assert r"a\_b\&c\%d\#e\$f\{g\}h\textbackslash{}i\textasciitilde{}j\textasciicircum{}k" in latex
     caption = next(line for line in latex.splitlines() if line.startswith(r"\caption"))
@@ -288,7 +245,126 @@ def test_latex_escapes_what_a_name_may_hold():
 
 
 def test_no_privacy_is_an_infinite_budget():
-    results = [result("pixel", "uniform", math.inf, 0), result("pixel", "tha_moments", math.inf, 0)]
-    entries = summarise(results, ROWS, (math.inf,), (0,))
-    assert "Acc, ε = ∞" in to_markdown(entries, results, CAPTION)
-    assert r"$\varepsilon{=}\infty$" in to_latex(entries, results, CAPTION)
+    results = [result(row, math.inf, 0, accuracy=0.5, fid=9.0) for row in ROWS]
+    shown = table(results, columns=(math.inf,), seeds=(0,))
+    assert "Acc, ε = ∞" in to_markdown(shown)
+    assert r"$\varepsilon{=}\infty$" in to_latex(shown)
+
+
+def papers(study: str, columns) -> Table:
+    """A study filled with the paper's own means, one seed."""
+    rows, metrics = STUDIES[study].rows, LAYOUTS[study].metrics
+    results = [
+        result(
+            row,
+            epsilon,
+            0,
+            **{name: (paper_value(study, row.key, epsilon, name) or (9.0,))[0] for name in metrics},
+        )
+        for row in rows
+        for epsilon in row.epsilons or columns
+    ]
+    return table(results, study, rows, columns, seeds=(0,))
+
+
+def test_table_2_has_the_papers_signed_gains_and_blanks():
+    shown = papers("table2", (3.0, 1.0, 0.5, 0.3))
+    rows = markdown_rows(to_markdown(shown))
+    assert rows["", "Gain"][::2] == ["-7%", "-4%", "+4%", "+27%"]
+    assert rows["", "Gain"][1::2] == [""] * 4
+    assert rows["", "+ Stream clamp only"] == [""] * 6 + ["0.535", "98.7"]
+    assert rows["", "Unconstrained"][-2:] == ["0.443", "94.1"]
+    frame = pd.read_csv(io.StringIO(to_csv(shown)))
+    gain = frame[frame["method"] == "low_b0"]
+    assert gain["accuracy_gain"].round(2).tolist() == [-0.07, -0.04, 0.04, 0.27]
+    assert gain["paper_accuracy_gain"].tolist() == [-0.07, -0.04, 0.04, 0.27]
+    assert frame[frame["method"] != "low_b0"]["accuracy_gain"].isna().all()
+    assert r"Gain & $-$7\% &  & $-$4\% &" in to_latex(shown)
+
+
+def test_a_gain_over_nothing_is_a_hole():
+    rows = STUDIES["table2"].rows
+    results = [
+        result(row, 1.0, 0, accuracy=value, fid=9.0)
+        for row, value in ((rows[0], 0.0), (rows[3], 0.5))
+    ]
+    shown = table(results, "table2", rows, (1.0,), seeds=(0,))
+    assert math.isnan(gains(shown)[1.0])
+    assert markdown_rows(to_markdown(shown))["", "Gain"] == ["—", ""]
+    assert "Gain & --- &  \\\\" in to_latex(shown)
+
+
+def test_table_5_marks_what_the_paper_marks():
+    rows = markdown_rows(to_markdown(papers("table5", (1.0,))))
+    assert list(rows["", "Sampled from the release (pixel)"]) == ["264.4", "**0.621**", "**0.944**"]
+    assert list(rows["", "THA + moments (pixel)"]) == ["**101.4**", "0.444", "0.689"]
+
+
+def test_table_6_keeps_two_extractors_in_two_columns():
+    row = Row("training", "uniform", "pixel")
+    measures = {
+        "fid": measure(50.0),
+        "fid_blind": measure(0.5, by="fid_random", checksum="b85a57ac"),
+    }
+    results = [replace(result(row, 1.0, 0), measures=measures)]
+    shown = table(results, "table6", (row,), (1.0,), seeds=(0,))
+    rows = markdown_rows(to_markdown(shown))
+    assert rows["", "Method"] == ["FID (fid_lenet)↓, ε = 1", "FID (fid_random)↓, ε = 1"]
+    assert rows["", "Uniform DP-SGD (pixel)"] == ["50.0", "0.50"]
+    frame = pd.read_csv(io.StringIO(to_csv(shown)))
+    assert frame.loc[0, ["fid_by", "fid_blind_by"]].tolist() == ["fid_lenet", "fid_random"]
+    assert frame.loc[0, "paper_fid_mean"] == 62.7
+    assert frame["paper_fid_blind_mean"].isna().all()
+    caption = caption_text(shown)
+    assert "fid_lenet (0123abcd)" in caption and "fid_random (b85a57ac)" in caption
+
+
+def test_table_6_marks_the_best_of_the_training_configurations_alone():
+    rows = STUDIES["table6"].rows
+    results = [
+        result(row, 10.0, 0, fid=paper_value("table6", row.key, 10.0, "fid")[0], fid_blind=1.0)
+        for row in rows
+    ]
+    shown = markdown_rows(to_markdown(table(results, "table6", rows, (10.0,), seeds=(0,))))
+    assert shown["Training configurations", "THA + moments (pixel)"][0] == "**41.3**"
+    assert shown["Prior methods", "Private Evolution (frozen prior)"][0] == "35.4"
+    both = {label for _, label in shown}
+    assert {"THA + moments (pixel)", "THA + moments (latent)"} <= both
+
+
+def test_per_class_values_and_their_n_are_there():
+    row = Row("methods", "uniform", "pixel")
+    by_class = {"parts": (1.0, 3.0), "part_n": (50, 60)}
+    results = [
+        replace(
+            result(row, 1.0, seed, label_consistency=0.1, domain_rate=0.2),
+            measures={
+                "fid_by_class": measure(value, **by_class | {"parts": (value - 1, value + 1)}),
+                "label_consistency": measure(0.1, by="lenet_labels"),
+                "domain_rate": measure(0.2, by="lenet_domains"),
+            },
+        )
+        for seed, value in ((0, 2.0), (1, 4.0))
+    ]
+    shown = table(results, "table5", (row,), (1.0,), seeds=(0, 1))
+    frame = pd.read_csv(io.StringIO(to_csv(shown)))
+    named = ["fid_by_class_mean", "fid_by_class_class0", "fid_by_class_class1"]
+    assert frame.loc[0, named].tolist() == [3, 2, 4]
+    assert "with 50 to 60 samples a class: strongly biased" in caption_text(shown)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_study_has_a_layout_and_three_well_formed_tables(study):
+    columns = STUDIES[study].epsilons or (0.3, 1.0)
+    for shown in (papers(study, columns), table([], study, STUDIES[study].rows, columns)):
+        latex = to_latex(shown)
+        assert balanced(latex)
+        width = 1 + len(columns) * len(shown.layout.metrics)
+        body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
+        for line in body.splitlines():
+            if line.endswith(r"\\"):
+                spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+                assert line.count("&") + sum(spans) == width - 1
+        cells = {len(one) for one in markdown_rows(to_markdown(shown)).values()}
+        assert cells == {width - 1}
+        assert len(pd.read_csv(io.StringIO(to_csv(shown)))) == len(shown.entries)

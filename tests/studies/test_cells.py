@@ -3,12 +3,19 @@
 import copy
 
 import pytest
-from conftest import TINY, write_preset
+from conftest import REPOSITORY, TINY, write_preset
 
 from straightdp.config import load_preset
 from straightdp.resolved import ConfigError, parse_cell
-from straightdp.studies.cells import cell_public, metrics_name, resolve
-from straightdp.studies.grid import TABLE1, all_cells, study_cells
+from straightdp.studies.cells import (
+    cell_public,
+    data_unit,
+    extractor,
+    metrics_name,
+    public_stage,
+    resolve,
+)
+from straightdp.studies.grid import TABLE1, all_cells
 
 
 def preset(tmp_path, change=lambda values: None):
@@ -100,10 +107,52 @@ def test_an_evaluation_setting_renames_the_metrics_file_alone(tmp_path):
     assert list(all_cells(a)) == list(all_cells(b))
 
 
-def test_table_1_has_sixteen_rows_by_budget_and_seed(tmp_path):
-    wide = preset(tmp_path, lambda v: v["grid"].update(epsilons=[0.3, 1, 3], seeds=[0, 1, 2]))
-    cells = study_cells(wide, TABLE1)
-    assert len(cells) == 16 * 3 * 3 and len({cell.id for cell in cells}) == len(cells)
+def test_the_reference_follows_both_sets_and_not_the_method(tmp_path):
+    ours = extractor(preset(tmp_path))
+    assert data_unit(ours.config["public"]).config["count"] == TINY["data"]["glyph_count"]
+    for change in (
+        lambda v: v["data"].update(glyph_count=401),
+        lambda v: v["data"].update(public="kmnist", glyph_count=None),
+        lambda v: v["evaluation"].update(lenet_steps=21),
+    ):
+        assert extractor(preset(tmp_path, change)).id != ours.id
+    assert extractor(preset(tmp_path, lambda v: v["stage2"].update(steps=13))).id == ours.id
+    fetched = preset(tmp_path, lambda v: v["data"].update(public="kmnist", glyph_count=None))
+    assert data_unit(extractor(fetched).config["public"]) is None
+
+
+def test_each_backbone_takes_its_own_constraints(tmp_path):
+    """Section 3.3's constraints as Table 2 switches them."""
+    names = ("clamp", "late_blocks", "decoupled", "spectral_cap")
+    backbones = {
+        backbone: public_stage(preset(tmp_path), "pixel", backbone, 0).config["backbone"]
+        for backbone in ("standard", "late_only", "clamp_only", "low_b0")
+    }
+    given = {
+        backbone: {name: config[name] for name in names if name in config}
+        for backbone, config in backbones.items()
+    }
+    assert given == {
+        "standard": {},
+        "late_only": {"late_blocks": 1},
+        "clamp_only": {"clamp": 8},
+        "low_b0": {"clamp": 8, "late_blocks": 1, "decoupled": True, "spectral_cap": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "space", "epsilon", "expected"),
+    [
+        ("uniform", "pixel", 1, "pixel-uniform-eps1-seed0-ec88bf6d"),
+        ("low_b0", "pixel", 0.3, "pixel-low_b0-eps0.3-seed0-f6d36ddd"),
+        ("tha_moments", "latent", 3, "latent-tha_moments-eps3-seed0-cab51291"),
+        ("release_samples", "pixel", 1, "pixel-release_samples-eps1-seed0-2fbaa47d"),
+    ],
+)
+def test_the_papers_cells_keep_their_names(method, space, epsilon, expected):
+    """What was computed stays found: the paper preset's hashes, written down."""
+    paper = load_preset(REPOSITORY / "config" / "paper.yaml")
+    assert resolve(paper, method, space, epsilon, 0).id == expected
 
 
 def test_the_prior_methods_are_the_first_block_in_the_papers_order():

@@ -12,7 +12,7 @@ from conftest import REPOSITORY, TINY, run, write_preset
 
 from straightdp.config import load_preset
 from straightdp.studies.cells import metrics_name
-from straightdp.studies.grid import TABLE1, study_cells
+from straightdp.studies.grid import STUDIES, TABLE1, study_cells
 
 
 def snakemake(folder, *arguments, preset="tiny.yaml", check=True):
@@ -121,6 +121,19 @@ def test_rerun_failed_runs_that_cell_alone(folder, cells, broken, first_run):
 
 def test_a_second_run_does_nothing(folder, first_run):
     assert "Nothing to be done" in ((done := snakemake(folder, "table1")).stdout + done.stderr)
+
+
+def test_another_table_runs_only_what_it_adds(folder, first_run):
+    """Table 5's cells at epsilon 1 are Table 1's; Table 6 has other budgets too."""
+    shared = planned(snakemake(folder, "-n", "table5"))
+    assert shared == {"write_table": 1, "table5": 1}
+    preset = load_preset(folder / "tiny.yaml")
+    beyond = {cell.id for cell in study_cells(preset, STUDIES["table6"])} - {
+        cell.id for cell in study_cells(preset, TABLE1)
+    }
+    jobs = planned(snakemake(folder, "-n", "table5", "table6"))
+    assert jobs["cell"] == jobs["evaluate"] == len(beyond) >= 9
+    assert jobs["write_table"] == 2 and "public_stage" not in jobs and "extractor" not in jobs
 
 
 def test_a_white_space_edit_and_a_style_change_rerun_nothing(folder, first_run):

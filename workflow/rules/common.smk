@@ -43,8 +43,11 @@ AUTOENCODERS = {
 }
 DATA = {
     unit.id: unit
-    for cell in CELLS.values()
-    for unit in [data_unit(cell.config["public"]["data"])]
+    for public_data in [
+        EXTRACTOR.config["public"],
+        *(cell.config["public"]["data"] for cell in CELLS.values()),
+    ]
+    for unit in [data_unit(public_data)]
     if unit is not None
 }
 PUBLIC_EXTRACTORS = {

@@ -71,6 +71,8 @@ rule public_extractor:
 
 
 rule extractor:
+    input:
+        drawn_images(EXTRACTOR.config["public"]),
     output:
         f"{RESULTS}/extractor/{{id}}/extractor.json",
     threads: preset.execution.threads

@@ -15,9 +15,14 @@ rule write_table:
         RUN + " report {wildcards.study} " + ON
 
 
-# The cells are inputs here too, so that a metrics file that was removed is made again
-# although its table still stands.
-rule table1:
-    input:
-        f"{TABLES}/table1.md",
-        metrics(study_cells(preset, STUDIES["table1"])),
+# A target a study: `table1`, `table5`, ... The cells are inputs here too, so that a metrics
+# file that was removed is made again although its table still stands.
+for study in STUDIES.values():
+
+    rule:
+        name:
+            study.name
+        input:
+            f"{TABLES}/{study.name}.md",
+            metrics(study_cells(preset, study)),
+        localrule: True

@@ -7,9 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+STUDY = "table1, table2, table5, table6 or table7"
 EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
+                                                  (so table2, table5, table6, table7)
   straightdp status                               what is done, running, failed, missing or stale
   straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were
@@ -64,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     preset(evaluate)
 
     report = verb("report", "Write a table from its evaluated cells and print it.")
-    report.add_argument("study", help="table1")
+    report.add_argument("study", help=STUDY)
     report.add_argument(
         "--partial",
         action="store_true",
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     preset(report)
 
     show = verb("show", "Print a table that is written, and where it lies.")
-    show.add_argument("study", help="table1")
+    show.add_argument("study", help=STUDY)
     preset(show)
 
     replay = verb("replay", "Recompute epsilon from a cell's transcript alone.")
@@ -81,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     preset(replay)
 
     status = verb("status", "Show a grid of method by budget by seed, and why cells failed.")
-    status.add_argument("study", nargs="?", default="table1", help="table1")
+    status.add_argument("study", nargs="?", default="table1", help=f"{STUDY}; default table1")
     status.add_argument("--ids", action="store_true", help="list every cell's id and state")
     status.add_argument(
         "--watch",

@@ -102,16 +102,17 @@ def render_list(states: dict[str, CellState]) -> str:
 
 def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> str:
     """Rows by budgets, a mark a seed, and the reason of every cell that failed."""
-    heads = [f"eps {number(epsilon)}" for epsilon in preset.grid.epsilons]
-    seeds = len(preset.grid.seeds)
+    columns = study.columns(preset)
+    heads = [f"eps {number(epsilon)}" for epsilon in columns]
     lines, troubles, out = [], [], []
     for row in study.rows:
-        marks = []
-        cells = row_cells(preset, row)
-        for start in range(0, len(cells), seeds):
-            group = cells[start : start + seeds]
-            marks.append(" ".join(MARKS[states[cell.id].kind] for cell in group))
-        lines.append([f"{row.block}: {row.method}", *marks])
+        cells = row_cells(preset, study, row)
+        marks = [
+            " ".join(MARKS[states[cell.id].kind] for cell in cells if cell.epsilon == epsilon)
+            for epsilon in columns
+        ]
+        space = "" if row.block == row.space else f" ({row.space})"
+        lines.append([f"{row.block}: {row.method}{space}", *marks])
         troubles += [cell.id for cell in cells if states[cell.id].broken]
         out += [cell.id for cell in cells if states[cell.id].kind in {"running", "pending"}]
     widths = [max(len(line[i]) for line in [["", *heads], *lines]) for i in range(len(heads) + 1)]

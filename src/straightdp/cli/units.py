@@ -73,6 +73,8 @@ def prerequisites(unit: Unit) -> list[Unit]:
         needed = [data_unit(unit.config["data"])]
         if "autoencoder" in unit.config:
             needed.append(autoencoder_unit(unit.config["autoencoder"]))
+    elif unit.kind == "extractor":
+        needed = [data_unit(unit.config["public"])]
     elif unit.kind == "cells":
         public = cell_public(unit.config)
         if public is None:
@@ -211,11 +213,12 @@ def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) ->
         images = _public_images(workspace, config["data"])
         prepare_public_extractor(resolved, images, folder, progress)
     elif unit.kind == "extractor":
-        from straightdp.evaluation.evaluate import prepare_reference
+        from straightdp.evaluation.reference import prepare_reference
 
         train, test = load(config["private"], "train"), load(config["private"], "test")
-        progress.say("training the extractor")
-        prepare_reference(config, train, test, folder)
+        public = _public_images(workspace, config["public"])
+        progress.say("training the evaluation's networks")
+        prepare_reference(config, train, test, public, folder)
     elif unit.kind == "cells":
         family = config["method"].get("family", "flow")
         RUNNERS[family](unit, workspace, machine, progress)

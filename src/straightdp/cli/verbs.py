@@ -26,11 +26,13 @@ def _threads() -> int | None:
 
 
 def find_cell(preset: Preset, text: str) -> Cell:
-    """The one cell whose id is, or contains, `text`."""
+    """The one cell whose id is, or contains, `text`; whole parts first: eps1 before eps10."""
     cells = all_cells(preset)
     if text in cells:
         return cells[text]
     matches = [cell for cell in cells.values() if text in cell.id]
+    whole = [cell for cell in matches if f"-{text}-" in f"-{cell.id}-"]
+    matches = whole or matches
     if len(matches) == 1:
         return matches[0]
     if not matches:

@@ -1,81 +1,33 @@
 """From a finished cell's samples to its metrics file.
 
-The reference (the extractor, and the statistics of the real test set in its features) is
-made once per private set and shared. A metrics file says what it measured with: the
-extractor and its checksum, n, the probe's schedule, and the version of the code.
+Every metric is an entry of its own: its value, n (the samples it was computed from), the
+network it was measured `by` with its checksum, and the real images it refers to. What was
+measured differently therefore never passes for the same.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 
 from straightdp.data.sources import ImageSet
-from straightdp.evaluation.extractors import (
-    LENET,
-    Extractor,
-    InceptionExtractor,
-    LeNetExtractor,
-    inception_weights,
-    pick_extractor,
-)
-from straightdp.evaluation.fid import Statistics, frechet_distance, gaussian_statistics
-from straightdp.evaluation.probe import probe_accuracies
-from straightdp.files import read_arrays, read_json, write_arrays, write_json
+from straightdp.evaluation.classifiers import domain_rate, label_consistency
+from straightdp.evaluation.fid import class_distances, frechet_distance, gaussian_statistics
+from straightdp.evaluation.manifold import NEIGHBOURS, fixed_subset, precision_recall
+from straightdp.evaluation.probe import CLASSES, probe_accuracies
+from straightdp.evaluation.reference import Reference, load_reference
+from straightdp.files import read_arrays, read_json, write_json
 from straightdp.version import EVALUATING, code_version
 
-SCHEMA = 1
-REFERENCE, STATISTICS, LENET_WEIGHTS = "extractor.json", "statistics.npz", "lenet.pt"
+SCHEMA = 2
+PROBE = "lenet_probe"
 
 
 class NotPassed(ValueError):
     """A cell whose own record does not say that it finished within its budget."""
-
-
-def prepare_reference(config: dict, train: ImageSet, test: ImageSet, folder: Path) -> None:
-    """Make the extractor and the real test set's statistics in `folder`."""
-    weights = inception_weights(config["inception_weights"])
-    name = pick_extractor(config["extractor"], weights)
-    extractor: Extractor
-    if name == LENET:
-        extractor = LeNetExtractor.train(train.images, train.labels, config["lenet_steps"])
-        extractor.save(folder / LENET_WEIGHTS)
-    else:
-        extractor = InceptionExtractor(weights)
-    statistics = gaussian_statistics(extractor.features(test.images))
-    write_arrays(
-        folder / STATISTICS,
-        mean=statistics.mean,
-        covariance=statistics.covariance,
-        count=np.array(statistics.count),
-    )
-    write_json(
-        folder / REFERENCE,
-        {
-            "schema": SCHEMA,
-            "extractor": name,
-            "checksum": extractor.checksum,
-            "weights": str(weights) if name != LENET else LENET_WEIGHTS,
-            "reference": f"{test.name} test, n = {statistics.count}",
-        },
-    )
-
-
-def load_reference(folder: Path) -> tuple[Extractor, Statistics]:
-    """The extractor and statistics of a folder; refuses weights that have changed."""
-    record, arrays = read_json(folder / REFERENCE), read_arrays(folder / STATISTICS)
-    extractor: Extractor
-    if record["extractor"] == LENET:
-        extractor = LeNetExtractor.load(folder / LENET_WEIGHTS)
-    else:
-        extractor = InceptionExtractor(Path(record["weights"]))
-    if extractor.checksum != record["checksum"]:
-        raise ValueError(
-            f"{folder}: the extractor's weights ({extractor.checksum}) are not those of the "
-            f"reference ({record['checksum']}); remove the folder to make it anew"
-        )
-    return extractor, Statistics(arrays["mean"], arrays["covariance"], int(arrays["count"]))
 
 
 def passed(folder: Path, declared: float) -> dict:
@@ -91,17 +43,28 @@ def passed(folder: Path, declared: float) -> dict:
 
 
 def evaluate_samples(
-    images: np.ndarray,
-    labels: np.ndarray,
-    test: ImageSet,
-    probe: dict,
-    extractor: Extractor,
-    reference: Statistics,
-) -> dict:
-    """Accuracy (a probe a seed) and FID of samples (n, 28, 28) uint8 with labels (n,)."""
+    images: np.ndarray, labels: np.ndarray, test: ImageSet, probe: dict, reference: Reference
+) -> dict[str, dict]:
+    """Every metric of samples (n, 28, 28) uint8 with labels (n,), by its name."""
     if not len(images) or len(images) != len(labels):
         raise ValueError(f"{len(images)} samples with {len(labels)} labels")
-    accuracies = probe_accuracies(
+    features = reference.extractor.features(images)
+    return {
+        "accuracy": _accuracy(images, labels, test, probe, reference),
+        **_distances(features, images, labels, reference),
+        **_classified(images, labels, reference),
+        **_manifold(features, reference),
+    }
+
+
+def _entry(value: float, n: int, by: str, checksum: str, reference: str, **more) -> dict:
+    common = {"value": value, "n": n, "by": by, "checksum": checksum, "reference": reference}
+    return common | more
+
+
+def _accuracy(images, labels, test: ImageSet, probe: dict, reference: Reference) -> dict:
+    """Downstream accuracy, a probe a seed; its checksum is that of the probe's schedule."""
+    found = probe_accuracies(
         images,
         labels,
         test.images,
@@ -111,8 +74,64 @@ def evaluate_samples(
         learning_rate=probe["learning_rate"],
         seeds=probe["seeds"],
     )
-    fid = frechet_distance(gaussian_statistics(extractor.features(images)), reference)
-    return {"accuracy": float(np.mean(accuracies)), "probes": accuracies, "fid": fid}
+    schedule = hashlib.sha256(json.dumps(probe, sort_keys=True).encode()).hexdigest()[:12]
+    mean = float(np.mean(found))
+    return _entry(mean, len(images), PROBE, schedule, reference.split, probes=found)
+
+
+def _distances(features, images, labels, reference: Reference) -> dict[str, dict]:
+    """FID, FID by class, and FID in features that know no label."""
+    by, blind, n = reference.extractor, reference.blind, len(images)
+    fid = frechet_distance(gaussian_statistics(features), reference.statistics)
+    found = class_distances(features, labels, reference.features, reference.labels, CLASSES)
+    unlabelled = frechet_distance(
+        gaussian_statistics(blind.features(images)), reference.blind_statistics
+    )
+    return {
+        "fid": _entry(fid, n, by.name, by.checksum, reference.split),
+        "fid_by_class": _entry(
+            found.mean,
+            n,
+            by.name,
+            by.checksum,
+            reference.split,
+            classes=list(found.distances),
+            class_n=list(found.samples),
+            class_n_real=list(found.real),
+        ),
+        "fid_blind": _entry(unlabelled, n, blind.name, blind.checksum, reference.split),
+    }
+
+
+def _classified(images, labels, reference: Reference) -> dict[str, dict]:
+    """What classifiers of real images say of the samples."""
+    found = {
+        "label_consistency": (
+            reference.label_classifier,
+            label_consistency(reference.label_classifier, images, labels),
+        ),
+        "domain_rate": (
+            reference.domain_classifier,
+            domain_rate(reference.domain_classifier, images),
+        ),
+    }
+    return {
+        name: _entry(
+            value, len(images), by.name, by.checksum, by.trained_on, real_accuracy=by.accuracy
+        )
+        for name, (by, value) in found.items()
+    }
+
+
+def _manifold(features, reference: Reference) -> dict[str, dict]:
+    """Improved precision and recall against as many real images, a fixed part of them."""
+    n, by = min(len(features), len(reference.features)), reference.extractor
+    rows, real = fixed_subset(len(features), n), fixed_subset(len(reference.features), n)
+    found = precision_recall(features[rows], reference.features[real])
+    return {
+        name: _entry(value, n, by.name, by.checksum, reference.split, neighbours=NEIGHBOURS)
+        for name, value in (("precision", found.precision), ("recall", found.recall))
+    }
 
 
 def evaluate_cell(
@@ -125,20 +144,17 @@ def evaluate_cell(
     """
     run = passed(folder, identity["epsilon"])
     samples = read_arrays(folder / "samples.npz")
-    extractor, statistics = load_reference(reference_folder)
-    measured = evaluate_samples(
-        samples["images"], samples["labels"], test, config["probe"], extractor, statistics
+    reference = load_reference(reference_folder)
+    metrics = evaluate_samples(
+        samples["images"], samples["labels"], test, config["probe"], reference
     )
     record = {
         "schema": SCHEMA,
         "status": "ok",
         "cell": identity | {"epsilon": _json_epsilon(identity["epsilon"])},
         "replayed_epsilon": run["epsilon"],
-        **measured,
         "n_samples": len(samples["images"]),
-        "extractor": extractor.name,
-        "extractor_checksum": extractor.checksum,
-        "reference": read_json(reference_folder / REFERENCE)["reference"],
+        "metrics": metrics,
         "evaluation": config,
         "code": code_version(EVALUATING),
     }

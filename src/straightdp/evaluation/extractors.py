@@ -2,8 +2,8 @@
 
 `inception_v3_tf` is Inception-V3's pool-3 layer with the weights of the FID literature
 (TensorFlow port), through torch-fidelity. `fid_lenet` is a small convnet trained on real
-images, for where those weights are not at hand. Numbers of different extractors are never
-put into one column.
+images, for where those weights are not at hand; `fid_random` (blind.py) depends on no data.
+Numbers of different extractors are never put into one column.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from straightdp.evaluation.probe import CHUNK, LeNet, scaled, train_lenet
+from straightdp.evaluation.probe import CHUNK, CLASSES, LeNet, scaled, train_lenet
 from straightdp.files import DamagedFile, load_tensors, save_tensors
 
 INCEPTION, LENET = "inception_v3_tf", "fid_lenet"
@@ -43,6 +43,16 @@ def tensor_checksum(state: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()[:12]
 
 
+def load_lenet(path: Path, name: str, classes: int = CLASSES) -> LeNet:
+    """A LeNet from its saved weights; :class:`DamagedFile` says whose they should have been."""
+    network = LeNet(classes)
+    try:
+        network.load_state_dict(load_tensors(path))
+    except (RuntimeError, TypeError) as error:  # other tensors; not a dict of tensors
+        raise DamagedFile(f"{path}: not the weights of {name}") from error
+    return network.eval()
+
+
 @dataclass(frozen=True)
 class LeNetExtractor:
     """The 84 penultimate features of a LeNet trained on real images.
@@ -66,12 +76,8 @@ class LeNetExtractor:
     @classmethod
     def load(cls, path: Path) -> LeNetExtractor:
         """Read what :meth:`save` wrote; :class:`DamagedFile` names a file that is not that."""
-        network = LeNet()
-        try:
-            network.load_state_dict(load_tensors(path))
-        except (RuntimeError, TypeError) as error:  # other tensors; not a dict of tensors
-            raise DamagedFile(f"{path}: not the weights of {LENET}") from error
-        return cls(network.eval(), tensor_checksum(network.state_dict()))
+        network = load_lenet(path, LENET)
+        return cls(network, tensor_checksum(network.state_dict()))
 
     @torch.no_grad()
     def features(self, images: np.ndarray) -> np.ndarray:

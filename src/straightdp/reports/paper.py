@@ -1,7 +1,7 @@
 """The paper's printed values, for comparison beside ours; never inputs to anything.
 
-Table 1 (MNIST, delta 1e-5, 3 seeds): for each row, at epsilon 0.3, 1 and 3, accuracy and
-Inception FID, each as mean and standard deviation.
+MNIST, delta 1e-5, 3 seeds; each value as mean and standard deviation. FID, per-class FID,
+precision and recall are in Inception's features.
 """
 
 from __future__ import annotations
@@ -78,3 +78,101 @@ def table1_value(block: str, method: str, epsilon: float) -> PaperValue | None:
     if values is None or epsilon not in EPSILONS:
         return None
     return PaperValue(*values[EPSILONS.index(epsilon)])
+
+
+Pair = tuple[float, float]
+
+# Table 2, by backbone: (accuracy, FID) at some of its budgets; and its signed gain.
+_TABLE2: dict[str, dict[float, tuple[Pair, Pair]]] = {
+    "tha_moments": {
+        3.0: ((0.848, 0.004), (51.5, 0.3)),
+        1.0: ((0.724, 0.033), (66.7, 0.6)),
+        0.5: ((0.584, 0.032), (81.2, 5.0)),
+        0.3: ((0.443, 0.047), (94.1, 2.7)),
+    },
+    "late_only": {0.3: ((0.402, 0.014), (103.0, 1.2))},
+    "clamp_only": {0.3: ((0.535, 0.014), (98.7, 1.5))},
+    "low_b0": {
+        3.0: ((0.788, 0.004), (69.5, 0.7)),
+        1.0: ((0.697, 0.003), (75.1, 1.1)),
+        0.5: ((0.606, 0.014), (85.7, 3.9)),
+        0.3: ((0.561, 0.038), (100.3, 2.6)),
+    },
+}
+_TABLE2_GAIN = {3.0: -0.07, 1.0: -0.04, 0.5: 0.04, 0.3: 0.27}
+
+# Table 5, at epsilon 1: per-class FID, label consistency, domain rate.
+_TABLE5: dict[str, tuple[Pair, Pair, Pair]] = {
+    "release_samples": ((264.4, 2.9), (0.621, 0.005), (0.944, 0.059)),
+    "uniform": ((107.1, 0.2), (0.170, 0.006), (0.649, 0.072)),
+    "tha_moments": ((101.4, 2.4), (0.444, 0.049), (0.689, 0.049)),
+    "low_b0": ((112.6, 0.3), (0.348, 0.017), (0.795, 0.069)),
+}
+
+# Table 6: FID at epsilon 0.3, 1, 3 and 10.
+_TABLE6: dict[tuple[str, str], tuple[Pair, ...]] = {
+    ("uniform", "pixel"): ((72.5, 0.3), (62.7, 0.1), (51.6, 0.1), (41.4, 0.2)),
+    ("tha_moments", "pixel"): ((94.1, 2.7), (66.7, 0.6), (51.5, 0.3), (41.3, 0.6)),
+    ("tha_moments", "latent"): ((64.1, 1.3), (56.5, 0.8), (50.2, 0.1), (44.9, 0.4)),
+    ("dp_merf", "pixel"): ((280.6, 0.8), (182.8, 5.0), (109.1, 2.4), (97.4, 1.9)),
+    ("dp_hp", "pixel"): ((284.3, 5.0), (219.8, 4.5), (167.3, 5.6), (158.5, 3.7)),
+    ("dp_ntk", "pixel"): ((333.8, 3.0), (292.7, 3.4), (249.1, 5.7), (229.8, 11.1)),
+    ("private_evolution", "pixel"): ((122.4, 2.1), (81.4, 0.8), (52.8, 2.0), (35.4, 0.4)),
+}
+
+# Table 7: (precision, recall) at epsilon 0.3, 1 and 3.
+_TABLE7: dict[tuple[str, str], tuple[tuple[Pair, Pair], ...]] = {
+    ("uniform", "pixel"): (
+        ((0.164, 0.002), (0.443, 0.016)),
+        ((0.219, 0.002), (0.510, 0.015)),
+        ((0.246, 0.001), (0.543, 0.004)),
+    ),
+    ("tha", "pixel"): (
+        ((0.167, 0.013), (0.443, 0.022)),
+        ((0.219, 0.002), (0.506, 0.012)),
+        ((0.248, 0.008), (0.548, 0.011)),
+    ),
+    ("tha_moments", "pixel"): (
+        ((0.149, 0.017), (0.381, 0.038)),
+        ((0.207, 0.013), (0.471, 0.012)),
+        ((0.258, 0.003), (0.519, 0.013)),
+    ),
+    ("low_b0", "pixel"): (
+        ((0.138, 0.014), (0.314, 0.027)),
+        ((0.228, 0.013), (0.405, 0.020)),
+        ((0.233, 0.005), (0.459, 0.013)),
+    ),
+    ("tha_moments", "latent"): (
+        ((0.032, 0.001), (0.331, 0.013)),
+        ((0.039, 0.003), (0.337, 0.007)),
+        ((0.046, 0.002), (0.320, 0.009)),
+    ),
+}
+
+
+def paper_value(study: str, key: tuple[str, str, str], epsilon: float, metric: str) -> Pair | None:
+    """The paper's (mean, deviation) for a row (block, method, space), or None."""
+    block, method, space = key
+    found: dict[str, Pair] = {}
+    if study == "table1" and (value := table1_value(block, method, epsilon)):
+        found = {
+            "accuracy": (value.accuracy, value.accuracy_std),
+            "fid": (value.fid, value.fid_std),
+        }
+    elif study == "table2" and space == "pixel" and epsilon in _TABLE2.get(method, {}):
+        found = dict(zip(("accuracy", "fid"), _TABLE2[method][epsilon], strict=True))
+    elif study == "table5" and space == "pixel" and epsilon == 1 and method in _TABLE5:
+        names = ("fid_by_class", "label_consistency", "domain_rate")
+        found = dict(zip(names, _TABLE5[method], strict=True))
+    elif study == "table6" and (method, space) in _TABLE6:
+        values = dict(zip((*EPSILONS, 10.0), _TABLE6[method, space], strict=True))
+        found = {"fid": values[epsilon]} if epsilon in values else {}
+    elif study == "table7" and (method, space) in _TABLE7 and epsilon in EPSILONS:
+        values = _TABLE7[method, space][EPSILONS.index(epsilon)]
+        found = dict(zip(("precision", "recall"), values, strict=True))
+    return found.get(metric)
+
+
+def paper_gain(study: str, epsilon: float) -> float | None:
+    """Table 2's signed accuracy gain of the low-B0 backbone, as a fraction."""
+    return _TABLE2_GAIN.get(epsilon) if study == "table2" else None

@@ -1,58 +1,22 @@
-"""Table 1 from evaluated cells: summaries over seeds, then CSV, Markdown and LaTeX.
+"""A study's table in three forms: CSV, Markdown and LaTeX.
 
-The deviation is the sample standard deviation (ddof 1), left out where n < 2. A number that
-is not there is a hole and shown as one, with its reason below the table where one is known.
+A number that is not there is a hole and shown as one, with its reason below the table where
+one is known; a budget that a row is not asked at is left blank.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
-import numpy as np
 import pandas as pd
 
 from straightdp.reports import style
-from straightdp.reports.paper import table1_value
-
-
-class MixedExtractors(ValueError):
-    """FIDs that no column may mix: of different extractors, or of different sample sizes."""
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """One evaluated cell."""
-
-    block: str
-    method: str
-    epsilon: float
-    seed: int
-    accuracy: float
-    fid: float
-    extractor: str
-    extractor_checksum: str
-    n_samples: int
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A cell that should be there and is not, with why."""
-
-    block: str
-    method: str
-    epsilon: float
-    seed: int
-    reason: str
-
-    def __str__(self) -> str:
-        label = style.METHODS.get(self.method, self.method)
-        return (
-            f"{style.BLOCKS.get(self.block, self.block)}: {label}, epsilon {self.epsilon:g}, "
-            f"seed {self.seed}: {' '.join(self.reason.split())}"
-        )
+from straightdp.reports.layout import Layout
+from straightdp.reports.paper import paper_gain, paper_value
+from straightdp.reports.results import CellResult, Entry, Measure, Missing, Summary
 
 
 @dataclass(frozen=True)
@@ -69,220 +33,206 @@ class Caption:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row at one budget, over the n seeds that are there of `expected`; NaN is a hole."""
+class Table:
+    """A study's summarised cells, and how they are shown. `study` is its name."""
 
-    block: str
-    method: str
-    epsilon: float
-    n: int
-    expected: int
-    accuracy: float
-    accuracy_std: float
-    fid: float
-    fid_std: float
+    study: str
+    layout: Layout
+    columns: tuple[float, ...]
+    entries: Sequence[Entry]
+    results: Sequence[CellResult]
+    caption: Caption
+    missing: Sequence[Missing] = ()
 
+    def instrument(self, metric: str) -> Measure | None:
+        """What the column was measured with, if anything is there."""
+        return self.results[0].measures[metric] if self.results else None
 
-def _mean_std(values: list[float]) -> tuple[float, float]:
-    mean = float(np.mean(values)) if values else math.nan
-    return mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-
-def _check(
-    results: Sequence[CellResult],
-    rows: Sequence[tuple[str, str]],
-    epsilons: Sequence[float],
-    seeds: Sequence[int],
-) -> None:
-    measures = {(one.extractor, one.extractor_checksum, one.n_samples) for one in results}
-    if len(measures) > 1:
-        names = ", ".join(f"{name} ({check}), n = {n}" for name, check, n in sorted(measures))
-        raise MixedExtractors(
-            "FIDs of different extractors or sample sizes cannot share a column: "
-            f"{names}; evaluate all cells anew"
-        )
-    places = Counter((one.block, one.method, one.epsilon, one.seed) for one in results)
-    for (block, method, epsilon, seed), count in places.items():
-        cell = f"{block} {method} at epsilon {epsilon:g}, seed {seed}"
-        if (block, method) not in rows or epsilon not in epsilons or seed not in seeds:
-            raise ValueError(f"{cell}: the table has no place for it")
-        if count > 1:
-            raise ValueError(f"{cell}: {count} results where there is one cell")
-    for one in results:
-        if not (0 <= one.accuracy <= 1 and 0 <= one.fid < math.inf):
-            raise ValueError(
-                f"{one.block} {one.method} at epsilon {one.epsilon:g}, seed {one.seed}: "
-                f"accuracy {one.accuracy} or FID {one.fid} is out of range"
-            )
+    def blocks(self) -> dict[str, dict[tuple[str, str, str], dict[float, Entry]]]:
+        """Block, row, budget."""
+        found: dict[str, dict[tuple[str, str, str], dict[float, Entry]]] = {}
+        for entry in self.entries:
+            rows = found.setdefault(entry.block, {})
+            rows.setdefault(entry.key, {})[entry.epsilon] = entry
+        return found
 
 
-def summarise(
-    results: Sequence[CellResult],
-    rows: Sequence[tuple[str, str]],
-    epsilons: Sequence[float],
-    seeds: Sequence[int],
-) -> list[Entry]:
-    """One entry a (block, method) row and budget, in the given order.
-
-    Raises :class:`MixedExtractors`, and ValueError for a cell that is not among the rows,
-    stands twice, or has an accuracy outside [0, 1] or a FID that is negative or not finite.
-    """
-    _check(results, rows, epsilons, seeds)
-    entries = []
-    for block, method in rows:
-        for epsilon in epsilons:
-            found = [
-                one
-                for one in results
-                if (one.block, one.method, one.epsilon) == (block, method, epsilon)
-            ]
-            accuracy = _mean_std([one.accuracy for one in found])
-            fid = _mean_std([one.fid for one in found])
-            entries.append(Entry(block, method, epsilon, len(found), len(seeds), *accuracy, *fid))
-    return entries
+def gains(table: Table) -> dict[float, float]:
+    """Per budget, the signed relative gain in mean accuracy that the layout asks for."""
+    if table.layout.gain is None:
+        return {}
+    base, other = (
+        {one.epsilon: one.metrics["accuracy"].mean for one in table.entries if one.key == key}
+        for key in table.layout.gain
+    )
+    return {
+        epsilon: other[epsilon] / value - 1 if value > 0 else math.nan
+        for epsilon, value in base.items()
+        if epsilon in other
+    }
 
 
-def to_csv(entries: Sequence[Entry], results: Sequence[CellResult], caption: Caption) -> str:
+def to_csv(table: Table) -> str:
     """Tidy: one line a row and budget, with the paper's value where it has one."""
-    first = results[0] if results else None
+    caption, gain = table.caption, gains(table)
     lines = []
-    for entry in entries:
-        paper = table1_value(entry.block, entry.method, entry.epsilon)
-        lines.append(
-            {
-                "preset": caption.preset,
-                "block": entry.block,
-                "method": entry.method,
-                "label": style.METHODS.get(entry.method, entry.method),
-                "epsilon": entry.epsilon,
-                "delta": caption.delta,
-                "adjacency": caption.adjacency,
-                "n": entry.n,
-                "seeds_expected": entry.expected,
-                "accuracy_mean": entry.accuracy,
-                "accuracy_std": entry.accuracy_std,
-                "fid_mean": entry.fid,
-                "fid_std": entry.fid_std,
-                "fid_extractor": first.extractor if first and entry.n else "",
-                "fid_extractor_checksum": first.extractor_checksum if first and entry.n else "",
-                "n_samples": str(first.n_samples) if first and entry.n else "",
-                "paper_accuracy_mean": paper.accuracy if paper else math.nan,
-                "paper_accuracy_std": paper.accuracy_std if paper else math.nan,
-                "paper_fid_mean": paper.fid if paper else math.nan,
-                "paper_fid_std": paper.fid_std if paper else math.nan,
+    for entry in table.entries:
+        line = {
+            "preset": caption.preset,
+            "block": entry.block,
+            "method": entry.method,
+            "space": entry.space,
+            "label": style.label(*entry.key),
+            "epsilon": entry.epsilon,
+            "delta": caption.delta,
+            "adjacency": caption.adjacency,
+            "n": entry.n,
+            "seeds_expected": entry.expected,
+        }
+        for name in table.layout.metrics:
+            used = table.instrument(name) if entry.n else None
+            paper = paper_value(table.study, entry.key, entry.epsilon, name)
+            found = entry.metrics[name]
+            line |= {
+                f"{name}_mean": found.mean,
+                f"{name}_std": found.std,
+                **{f"{name}_class{i}": value for i, value in enumerate(found.parts)},
+                f"{name}_n": str(used.n) if used else "",
+                f"{name}_by": used.by if used else "",
+                f"{name}_checksum": used.checksum if used else "",
+                f"{name}_reference": used.reference if used else "",
+                f"paper_{name}_mean": paper[0] if paper else math.nan,
+                f"paper_{name}_std": paper[1] if paper else math.nan,
             }
-        )
+        if table.layout.gain is not None:
+            second = entry.key == table.layout.gain[1]
+            paper_change = paper_gain(table.study, entry.epsilon) if second else None
+            line |= {
+                "accuracy_gain": gain.get(entry.epsilon, math.nan) if second else math.nan,
+                "paper_accuracy_gain": math.nan if paper_change is None else paper_change,
+            }
+        lines.append(line)
     return pd.DataFrame(lines).to_csv(index=False)
 
 
-def best(entries: Sequence[Entry]) -> set[tuple[str, str, float, str]]:
-    """(block, method, epsilon, metric) of the best per column within each pipeline block.
+def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[tuple[str, str, str], float, str]]:
+    """(row, epsilon, metric) of the best per column within each block that the layout marks.
 
     Compared as printed, so that values that look equal are both marked (the paper's Table 1
     marks one of two that print as 63.3). A column with a single value has no best.
     """
     marked = set()
-    for block in style.BOLD_BLOCKS:
+    for block, name in product(layout.bold, layout.metrics):
+        metric = style.METRICS[name]
         for epsilon in {entry.epsilon for entry in entries}:
-            column = [
-                one for one in entries if (one.block, one.epsilon) == (block, epsilon) and one.n
-            ]
-            if len(column) < 2:
+            shown = {
+                one.key: float(f"{one.metrics[name].mean:.{metric.digits}f}")
+                for one in entries
+                if (one.block, one.epsilon) == (block, epsilon) and one.n
+            }
+            if len(shown) < 2:
                 continue
-            top = max(_shown(one.accuracy, style.ACCURACY_DIGITS) for one in column)
-            low = min(_shown(one.fid, style.FID_DIGITS) for one in column)
-            for one in column:
-                if _shown(one.accuracy, style.ACCURACY_DIGITS) == top:
-                    marked.add((block, one.method, epsilon, "accuracy"))
-                if _shown(one.fid, style.FID_DIGITS) == low:
-                    marked.add((block, one.method, epsilon, "fid"))
+            top = max(shown.values()) if metric.higher else min(shown.values())
+            marked |= {(key, epsilon, name) for key, value in shown.items() if value == top}
     return marked
 
 
-def _shown(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}f}")
-
-
-def _cell(entry: Entry, metric: str, bold: bool, marks: tuple[str, str], plus_minus: str) -> str:
-    digits = style.ACCURACY_DIGITS if metric == "accuracy" else style.FID_DIGITS
-    mean, deviation = getattr(entry, metric), getattr(entry, f"{metric}_std")
+def _text(
+    entry: Entry, found: Summary, digits: int, bold: bool, marks: tuple[str, str], plus_minus: str
+) -> str:
     missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
     if not entry.n:
         return style.HOLE + missing
-    text = f"{mean:.{digits}f}"
-    if not math.isnan(deviation):
-        text += f"{plus_minus}{deviation:.{digits}f}"
+    text = f"{found.mean:.{digits}f}"
+    if not math.isnan(found.std):
+        text += f"{plus_minus}{found.std:.{digits}f}"
     return (marks[0] + text + marks[1] if bold else text) + missing
 
 
-def caption_text(caption: Caption, results: Sequence[CellResult], entries: Sequence[Entry]) -> str:
+def _row(
+    table: Table, group: dict[float, Entry], marked: set, marks: tuple[str, str], plus_minus: str
+) -> list[str]:
+    """A row's cells, metrics within budgets; blank at budgets that it is not asked at."""
+    cells = []
+    for epsilon, name in product(table.columns, table.layout.metrics):
+        entry = group.get(epsilon)
+        if entry is None:
+            cells.append("")
+            continue
+        bold, digits = (entry.key, epsilon, name) in marked, style.METRICS[name].digits
+        cells.append(_text(entry, entry.metrics[name], digits, bold, marks, plus_minus))
+    return cells
+
+
+def _gain_row(table: Table) -> list[str]:
+    found = gains(table)
+    return [
+        ("" if name != "accuracy" else style.HOLE if math.isnan(gain) else f"{100 * gain:+.0f}%")
+        for epsilon, name in product(table.columns, table.layout.metrics)
+        for gain in [found.get(epsilon, math.nan)]
+    ]
+
+
+def caption_text(table: Table) -> str:
     """One paragraph that keeps a small preset's numbers from passing for the paper's."""
-    first = results[0] if results else None
+    caption = table.caption
+    first = table.instrument(table.layout.metrics[0])
     seeds = ", ".join(map(str, caption.seeds))
-    what = f"{caption.title}, preset {caption.preset} ({caption.public} to {caption.private}"
-    text = (
-        f"{what}, delta {_number(caption.delta)}, {caption.adjacency.replace('_', ' ')}, "
+    parts = [
+        f"{caption.title}, preset {caption.preset} ({caption.public} to {caption.private}, "
+        f"delta {style.number(caption.delta)}, {caption.adjacency.replace('_', ' ')}, "
         f"seed{'s' if len(caption.seeds) > 1 else ''} {seeds}"
-    )
-    text += f", {first.n_samples} samples a cell)." if first else ")."
+        + (f", {first.n} samples a cell)." if first else ").")
+    ]
     if caption.preset != style.PAPER_PRESET:
-        text += " Not the paper's setting: these numbers are not comparable with the paper's."
-    text += " Acc: accuracy of a probe trained on samples and tested on real images."
-    if first:
-        text += f" FID in the features of {first.extractor} ({first.extractor_checksum})."
+        parts.append("Not the paper's setting: these numbers are not comparable with the paper's.")
+    for name in table.layout.metrics:
+        sentence, used = style.METRICS[name].sentence, table.instrument(name)
+        if not used:
+            sentence = sentence if "{" not in sentence else ""
+        else:
+            low, high = min(used.part_n, default=0), max(used.part_n, default=0)
+            counts = str(low) if low == high else f"{low} to {high}"
+            sentence = sentence.format(
+                by=used.by,
+                checksum=used.checksum,
+                reference=used.reference,
+                n=used.n,
+                parts=counts,
+            )
+        if sentence:
+            parts.append(sentence)
     if len(caption.seeds) > 1:
-        text += " Mean and sample standard deviation over seeds."
-    text += " Bold: best per column within each pipeline block."
-    if not all(one.n for one in entries):
-        text += f" {style.HOLE}: not there yet."
-    if any(one.n < one.expected for one in entries):
-        text += " (k/m seeds): over the k of m seeds that are there."
-    return text
+        parts.append("Mean and sample standard deviation over seeds.")
+    parts += table.layout.notes
+    if not all(one.n for one in table.entries):
+        parts.append(f"{style.HOLE}: not there yet.")
+    if any(one.n < one.expected for one in table.entries):
+        parts.append("(k/m seeds): over the k of m seeds that are there.")
+    return " ".join(parts)
 
 
-def _number(value: float) -> str:
-    """0.3, 1, 1e-5, or the sign for infinity."""
-    return "\u221e" if value == math.inf else f"{value:g}".replace("e-0", "e-")
+def _head(table: Table, name: str) -> str:
+    metric, used = style.METRICS[name], table.instrument(name)
+    return f"{metric.head} ({used.by})" if metric.named and used else metric.head
 
 
-def _fid_head(results: Sequence[CellResult]) -> str:
-    return f"FID ({results[0].extractor})" if results else "FID"
-
-
-def _columns(entries: Sequence[Entry]) -> list[float]:
-    return list(dict.fromkeys(entry.epsilon for entry in entries))
-
-
-def _grouped(entries: Sequence[Entry]) -> dict[str, dict[str, list[Entry]]]:
-    blocks: dict[str, dict[str, list[Entry]]] = {}
-    for entry in entries:
-        blocks.setdefault(entry.block, {}).setdefault(entry.method, []).append(entry)
-    return blocks
-
-
-def to_markdown(
-    entries: Sequence[Entry],
-    results: Sequence[CellResult],
-    caption: Caption,
-    missing: Sequence[Missing] = (),
-) -> str:
-    """As the paper lays it out: blocks of rows, Acc and FID under each budget."""
-    marked, epsilons = best(entries), _columns(entries)
-    head = ["Method"]
-    for epsilon in epsilons:
-        budget = f"\u03b5 = {_number(epsilon)}"
-        head += [f"Acc, {budget}", f"{_fid_head(results)}\u2193, {budget}"]
-    lines = [head]
-    for block, methods in _grouped(entries).items():
-        lines.append([f"*{style.BLOCKS.get(block, block)}*", *[""] * (2 * len(epsilons))])
-        for method, group in methods.items():
-            line = [style.METHODS.get(method, method)]
-            for entry in group:
-                for metric in ("accuracy", "fid"):
-                    bold = (block, method, entry.epsilon, metric) in marked
-                    line.append(_cell(entry, metric, bold, ("**", "**"), " \u00b1 "))
-            lines.append(line)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+def to_markdown(table: Table) -> str:
+    """As the paper lays it out: blocks of rows, the metrics under each budget."""
+    marked, blocks = best(table.entries, table.layout), table.blocks()
+    lines = [["Method"]]
+    for epsilon, name in product(table.columns, table.layout.metrics):
+        arrow = "" if style.METRICS[name].higher else "\u2193"
+        lines[0].append(f"{_head(table, name)}{arrow}, \u03b5 = {style.number(epsilon)}")
+    for block, rows in blocks.items():
+        if len(blocks) > 1:
+            lines.append([f"*{style.BLOCKS.get(block, block)}*", *[""] * (len(lines[0]) - 1)])
+        for key, group in rows.items():
+            cells = _row(table, group, marked, ("**", "**"), " \u00b1 ")
+            lines.append([style.label(*key), *cells])
+    if table.layout.gain is not None:
+        lines.append(["Gain", *_gain_row(table)])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     shown = [
         "| "
@@ -290,59 +240,60 @@ def to_markdown(
         + " |"
         for line in lines
     ]
-    reasons = ["", "Not there:", "", *(f"- {one}" for one in missing)] if missing else []
-    text = caption_text(caption, results, entries)
-    return "\n".join([text, "", shown[0], rule, *shown[1:], *reasons, ""])
+    reasons = ["", "Not there:", "", *(f"- {one}" for one in table.missing)]
+    below = reasons if table.missing else []
+    return "\n".join([caption_text(table), "", shown[0], rule, *shown[1:], *below, ""])
 
 
 _ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "_&%#${}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {style.HOLE: "---", "\u221e": r"$\infty$"}
+    | {style.HOLE: "---", "\u221e": r"$\infty$", "\u2212": "$-$"}
 )
 
 
 def _latex(text: str) -> str:
-    return text.translate(_ESCAPES).replace("Low-B0", "Low-$B_0$").replace(" + ", " $+$ ")
+    plain = text.translate(_ESCAPES).replace("ow-B0", "ow-$B_0$").replace(" + ", " $+$ ")
+    return "$+$ " + plain.removeprefix("+ ") if plain.startswith("+ ") else plain
 
 
-def to_latex(
-    entries: Sequence[Entry],
-    results: Sequence[CellResult],
-    caption: Caption,
-    missing: Sequence[Missing] = (),
-) -> str:
+def to_latex(table: Table) -> str:
     """A booktabs table; the reasons of what is missing are comments below it."""
-    marked, epsilons = best(entries), _columns(entries)
-    span = 1 + 2 * len(epsilons)
-    budgets = [_number(epsilon).replace("\u221e", r"\infty") for epsilon in epsilons]
-    heads = " & ".join(rf"\multicolumn{{2}}{{c}}{{$\varepsilon{{=}}{text}$}}" for text in budgets)
-    rules = "".join(rf"\cmidrule(lr){{{i}-{i + 1}}}" for i in range(2, span, 2))
+    marked, blocks = best(table.entries, table.layout), table.blocks()
+    metrics = len(table.layout.metrics)
+    span = 1 + metrics * len(table.columns)
+    budgets = [style.number(epsilon).replace("\u221e", r"\infty") for epsilon in table.columns]
+    heads = " & ".join(
+        rf"\multicolumn{{{metrics}}}{{c}}{{$\varepsilon{{=}}{text}$}}" for text in budgets
+    )
+    rules = "".join(rf"\cmidrule(lr){{{i}-{i + metrics - 1}}}" for i in range(2, span, metrics))
+    names = ""
+    for name in table.layout.metrics:
+        arrow = "" if style.METRICS[name].higher else r"$\downarrow$"
+        names += f" & {_latex(_head(table, name))}{arrow}"
     lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_latex(caption_text(caption, results, entries))}}}",
-        rf"\begin{{tabular}}{{l{'cc' * len(epsilons)}}}",
+        rf"\caption{{{_latex(caption_text(table))}}}",
+        rf"\begin{{tabular}}{{l{'c' * (span - 1)}}}",
         r"\toprule",
         rf" & {heads} \\",
         rules,
-        "Method" + rf" & Acc & {_latex(_fid_head(results))}$\downarrow$" * len(epsilons) + r" \\",
+        "Method" + names * len(table.columns) + r" \\",
     ]
-    for block, methods in _grouped(entries).items():
+    for block, rows in blocks.items():
         lines.append(r"\midrule")
-        heading = _latex(style.BLOCKS.get(block, block))
-        lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{heading}}}}} \\")
-        for method, group in methods.items():
-            parts = [_latex(style.METHODS.get(method, method).removeprefix("+ "))]
-            if style.METHODS.get(method, "").startswith("+ "):
-                parts[0] = "$+$ " + parts[0]
-            for entry in group:
-                for metric in ("accuracy", "fid"):
-                    bold = (block, method, entry.epsilon, metric) in marked
-                    text = _cell(entry, metric, bold, (r"\textbf{", "}"), r"\,$\pm$\,")
-                    parts.append(text.replace(style.HOLE, "---"))
-            lines.append(" & ".join(parts) + r" \\")
+        if len(blocks) > 1:
+            heading = _latex(style.BLOCKS.get(block, block))
+            lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{heading}}}}} \\")
+        for key, group in rows.items():
+            cells = _row(table, group, marked, (r"\textbf{", "}"), r"\,$\pm$\,")
+            cells = [cell.replace(style.HOLE, "---") for cell in cells]
+            lines.append(" & ".join([_latex(style.label(*key)), *cells]) + r" \\")
+    if table.layout.gain is not None:
+        cells = [_latex(cell.replace("-", "\u2212")) for cell in _gain_row(table)]
+        lines += [r"\midrule", " & ".join(["Gain", *cells]) + r" \\"]
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    lines += [*(f"% not there: {one}" for one in missing), ""]
+    lines += [*(f"% not there: {one}" for one in table.missing), ""]
     return "\n".join(lines)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from straightdp.config import Preset
-from straightdp.studies.methods import METHODS
+from straightdp.studies.methods import BACKBONES, METHODS
 
 SCHEMA = 1  # of a resolved configuration; part of every hash
+EVALUATION_SCHEMA = 2  # of a metrics file and its reference; part of the metrics file's name
 
 
 def digest(value: Any, length: int = 8) -> str:
@@ -132,7 +133,7 @@ def autoencoder(preset: Preset, seed: int) -> Unit:
 def public_stage(preset: Preset, space: str, backbone: str, seed: int) -> Unit:
     """Pretraining and every public calibration of one (space, backbone, seed)."""
     stage1, stage2 = preset.stage1, preset.stage2
-    constraints = preset.backbone.low_b0.model_dump() if backbone == "low_b0" else {}
+    constraints = preset.backbone.low_b0.model_dump(include=BACKBONES[backbone])
     pretraining = preset.pretraining.model_dump()
     pretraining["steps"] = pretraining["steps"][space]
     config = {
@@ -244,19 +245,22 @@ def extractor(preset: Preset) -> Unit:
     """The evaluation's own networks and reference statistics, trained on real images."""
     settings = preset.evaluation
     config = {
-        "schema": SCHEMA,
+        "schema": EVALUATION_SCHEMA,
         "private": preset.data.private,
+        "public": _public_data(preset),  # what the domain classifier tells it from
         "extractor": settings.extractor,
         "inception_weights": settings.inception_weights,
         "lenet_steps": settings.lenet_steps,
     }
-    return Unit("extractor", preset.data.private, plain(config))
+    name = f"{preset.data.private}-against-{preset.data.public}"
+    return Unit("extractor", name, plain(config))
 
 
 def evaluation_config(preset: Preset) -> dict:
     """What decides the metrics of a set of samples; its hash names the metrics file."""
     probe = preset.evaluation.probe.model_dump()
-    return plain({"schema": SCHEMA, "extractor": extractor(preset).config, "probe": probe})
+    reference = extractor(preset).config
+    return plain({"schema": EVALUATION_SCHEMA, "extractor": reference, "probe": probe})
 
 
 def metrics_name(preset: Preset) -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 
 Port = Literal["none", "sample", "guide", "distill"]
 Plan = Literal["none", "uniform", "tha"]
+BackboneName = Literal["standard", "late_only", "clamp_only", "low_b0"]
 Family = Literal["flow", "embedding", "evolution"]
 
 
@@ -21,7 +22,7 @@ class Method:
 
     port: Port = "none"
     plan: Plan = "none"  # Stage 2's allocation; "none" takes no private gradient
-    backbone: Literal["standard", "low_b0"] = "standard"
+    backbone: BackboneName = "standard"
     family: Family = "flow"
     schedule: Literal["standard", "aggressive"] = "standard"  # of an evolution's variations
 
@@ -53,4 +54,14 @@ METHODS: dict[str, Method] = {
     "uniform_moments": Method(port="distill", plan="uniform"),
     "tha_moments": Method(port="distill", plan="tha"),
     "low_b0": Method(port="distill", plan="tha", backbone="low_b0"),
+    "late_only": Method(port="distill", plan="tha", backbone="late_only"),
+    "clamp_only": Method(port="distill", plan="tha", backbone="clamp_only"),
+}
+
+# What each backbone takes of the constraints in `backbone.low_b0` (Table 2); None: all of them.
+BACKBONES: dict[str, set[str] | None] = {
+    "standard": set(),
+    "late_only": {"late_blocks"},
+    "clamp_only": {"clamp"},
+    "low_b0": None,
 }
