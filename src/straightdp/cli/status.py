@@ -10,7 +10,9 @@ from straightdp.cli.queue import FAILURE as JOB_FAILED
 from straightdp.cli.queue import Queue
 from straightdp.cli.units import FAILURE, LOG, Workspace
 from straightdp.config import Preset
+from straightdp.evaluation.record import NotPassed, digests, finished_run
 from straightdp.files import DamagedFile, read_json
+from straightdp.reports.metrics import read_record
 from straightdp.studies.cells import Cell, number
 from straightdp.studies.grid import Study, row_cells
 from straightdp.version import source_hash
@@ -55,32 +57,31 @@ def cell_state(
     for job in jobs:
         if job is not None and job.kind != JOB_FAILED:
             return CellState(job.kind, job.detail, job.log)
-    state = _folder_state(folder, metrics)
+    state = _folder_state(cell, folder, metrics)
     failed = jobs[1 if state.kind == "unevaluated" else 0]
     if failed is not None and state.kind in {"unevaluated", "interrupted", "missing"}:
         return CellState("failed", failed.detail, failed.log)
     return state
 
 
-def _folder_state(folder: Path, metrics: str) -> CellState:
+def _folder_state(cell: Cell, folder: Path, metrics: str) -> CellState:
     try:
         if (folder / FAILURE).exists():
             failure = read_json(folder / FAILURE)
             detail = f"{failure['reason']}: {failure['message']} (log: {failure['log']})"
             return CellState("failed", detail, str(failure["log"]))
         if (folder / "run.json").exists():
-            run = read_json(folder / "run.json")
+            run = finished_run(folder)
             if not (folder / metrics).exists():
+                digests(folder)
                 return CellState("unevaluated", "no metrics for today's evaluation settings")
-            evaluated = read_json(folder / metrics)
-            for name, record in (("run.json", run), (metrics, evaluated)):
-                if record.get("status") != "ok":
-                    return CellState("failed", f"{folder / name}: status is not ok")
+            read_record(folder / metrics, cell)
             if run["code"]["source"] != source_hash():
                 return CellState("stale", f"computed by source {run['code']['source']}")
             return CellState("done")
-    except (DamagedFile, KeyError, TypeError, AttributeError) as error:
-        text = str(error) if isinstance(error, DamagedFile) else f"{folder}: lacks {error}"
+    except (DamagedFile, NotPassed, KeyError, TypeError, AttributeError) as error:
+        known = isinstance(error, DamagedFile | NotPassed)
+        text = str(error) if known else f"{folder}: lacks {error}"
         return CellState("failed", f"damaged: {text}")
     log = str(folder / LOG)
     checkpoints = sorted((folder / "state").glob("*.pt"), key=lambda path: path.stat().st_mtime)

@@ -312,6 +312,7 @@ def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: in
         folder,
         workspace.folder(extractor(preset)),
         identity,
+        cell.config,
         evaluation_config(preset),
         load(preset.data.private, "test"),
         folder / metrics_name(preset),
