@@ -14,6 +14,7 @@ from straightdp.cli.queue import Queue
 from straightdp.cli.status import CellState, cell_state, render_grid, render_list
 from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_evaluation, run_unit
 from straightdp.config import ConfigError, Preset, load_preset
+from straightdp.evaluation.record import PUBLISHED, RUN, TRANSCRIPT
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, Study, all_cells, study_cells
 
@@ -135,7 +136,7 @@ def replay(arguments) -> int:
         preset = load_preset(arguments.preset)
         path = Workspace.of(preset).folder(find_cell(preset, arguments.cell))
     if path.is_dir():
-        path = path / "transcript.jsonl"
+        path = path / TRANSCRIPT
     if not path.exists():
         raise ConfigError(f"{path}: no transcript; has the cell finished?")
     result = recompute(path)
@@ -200,13 +201,15 @@ def _inserted(command: list[str], flag: str) -> list[str]:
 
 
 def rerun(arguments) -> int:
-    preset, workspace = load_preset(arguments.preset), None
+    preset = load_preset(arguments.preset)
     workspace = Workspace.of(preset)
     name, queue = metrics_name(preset), Queue()
     states = {
         key: cell_state(one, workspace, name, queue) for key, one in all_cells(preset).items()
     }
     chosen = {find_cell(preset, text).id for text in arguments.cells}
+    for key in sorted(chosen):
+        _refuse_settled(preset, workspace.root / "cells" / key)
     if arguments.failed:
         chosen |= {key for key, found in states.items() if found.broken}
     if not chosen:
@@ -219,8 +222,18 @@ def rerun(arguments) -> int:
     if arguments.dry_run:
         return 0
     folders = [workspace.root / "cells" / key for key in chosen]
-    queue.forget([folder / part for folder in folders for part in ("run.json", name)])
+    queue.forget([folder / part for folder in folders for part in (RUN, name)])
     return subprocess.run(command, check=False).returncode
+
+
+def _refuse_settled(preset: Preset, folder: Path) -> None:
+    """A cell published with noise of its own is no cell to run from its start."""
+    if preset.privacy.noise_seed == "system" and (folder / PUBLISHED).exists():
+        raise ConfigError(
+            f"{folder.name}: finished, with noise of its own; a second run would release the "
+            f"private data again, at a cost that adds to the first. Remove {folder} if that is "
+            "meant"
+        )
 
 
 def rerun_command(
@@ -230,7 +243,10 @@ def rerun_command(
     folder = workspace.root / "cells"
     targets = [str(folder / key / metrics_name(preset)) for key in chosen]
     forced = [
-        str(folder / key / "run.json") for key in chosen if (folder / key / "run.json").exists()
+        str(folder / key / RUN)
+        for key in chosen
+        if (folder / key / RUN).exists()
+        and not (preset.privacy.noise_seed == "system" and (folder / key / PUBLISHED).exists())
     ]
     for study in STUDIES.values():
         needed = {one.id for one in study_cells(preset, study)}

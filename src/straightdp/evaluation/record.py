@@ -14,6 +14,7 @@ from pathlib import Path
 from straightdp.files import DamagedFile, read_json
 
 RUN, TRANSCRIPT, SAMPLES = "run.json", "transcript.jsonl", "samples.npz"
+PUBLISHED = "published.json"  # a copy of run.json that no workflow knows, and so none removes
 AGREEMENT = 1e-6  # relative, of run.json's epsilon with the replayed one: rounding of another CPU
 
 
