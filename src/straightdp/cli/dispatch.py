@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from straightdp.cli.units import CONFIG, OUTPUTS, Workspace
+from straightdp.files import made_by
 from straightdp.resolved import (
     AutoencoderConfig,
     PublicConfig,
@@ -78,19 +79,19 @@ def _public_images(workspace: Workspace, public_data: dict):
     unit = data_unit(public_data)
     if unit is None:
         return load(public_data["source"], "train")
-    arrays = read_arrays(workspace.output(unit))
-    return ImageSet(unit.config["source"], arrays["images"], arrays["labels"])
+    with made_by(workspace.folder(unit)):
+        arrays = read_arrays(workspace.output(unit))
+        return ImageSet(unit.config["source"], arrays["images"], arrays["labels"])
 
 
 def _run_flow(unit: Unit, resolved, workspace: Workspace, machine, progress) -> None:
     from straightdp.data.sources import load
     from straightdp.methods.pipeline import Inputs, run_cell
-    from straightdp.methods.public_stage import load_public
 
     folder, config = workspace.folder(unit), unit.config
     distils = config["method"]["port"] == "distill"
     inputs = Inputs(
-        public=load_public(workspace.folder(cell_public(config))),
+        public=_public(workspace, config),
         codec=_codec(workspace, config["public"], resolved.public, machine),
         public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
         private_data=load(config["data"]["private"], "train"),
@@ -118,21 +119,30 @@ def _run_evolution(unit: Unit, resolved, workspace: Workspace, machine, progress
     from straightdp.data.sources import load
     from straightdp.methods.evolution import run_evolution
     from straightdp.methods.public_extractor import load_public_extractor
-    from straightdp.methods.public_stage import load_public
 
     folder, config = workspace.folder(unit), unit.config
-    private = config["data"]["private"]
+    private, shared = config["data"]["private"], workspace.folder(cell_extractor(config))
+    with made_by(shared):
+        voting = load_public_extractor(shared, private)
     run_evolution(
         resolved,
         digest(config, 32),
-        load_public(workspace.folder(cell_public(config))),
+        _public(workspace, config),
         _codec(workspace, config["public"], resolved.public, machine),
-        load_public_extractor(workspace.folder(cell_extractor(config)), private),
+        voting,
         load(private, "train"),
         folder,
         machine,
         progress,
     )
+
+
+def _public(workspace: Workspace, config: dict):
+    from straightdp.methods.public_stage import load_public
+
+    folder = workspace.folder(cell_public(config))
+    with made_by(folder):
+        return load_public(folder)
 
 
 # By the method's family.
@@ -142,7 +152,8 @@ RUNNERS = {"flow": _run_flow, "embedding": _run_embedding, "evolution": _run_evo
 def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):
     from straightdp.methods.spaces import load_codec
 
-    folder = None
-    if "autoencoder" in config:
-        folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
-    return load_codec(resolved.space, folder, machine)
+    if "autoencoder" not in config:
+        return load_codec(resolved.space, None, machine)
+    folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
+    with made_by(folder):
+        return load_codec(resolved.space, folder, machine)

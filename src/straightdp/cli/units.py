@@ -29,13 +29,17 @@ from straightdp.studies.cells import (
 )
 
 RESULTS = Path("results")
-OUTPUTS = {  # the file whose presence says that a unit is done
+OUTPUTS = {  # the file that a unit writes last
     "data": "images.npz",
     "autoencoder": "autoencoder.pt",
     "public": "public.pt",
     "public_extractor": "extractor.json",
     "extractor": "extractor.json",
     "cells": "run.json",
+}
+BESIDE = {  # what must lie beside it, for the unit to be done
+    "public": ("calibration.json",),
+    "extractor": ("statistics.npz", "features.npz", "lenet.pt", "domains.pt"),
 }
 FAILURE, LOG, CONFIG = "failure.json", "log.txt", "config.json"
 
@@ -59,6 +63,10 @@ class Workspace:
 
     def output(self, unit: Unit) -> Path:
         return self.folder(unit) / OUTPUTS[unit.kind]
+
+    def done(self, unit: Unit) -> bool:
+        names = (OUTPUTS[unit.kind], *BESIDE.get(unit.kind, ()))
+        return all((self.folder(unit) / name).exists() for name in names)
 
 
 def prerequisites(unit: Unit) -> list[Unit]:
@@ -131,13 +139,13 @@ def run_unit(
     from straightdp.methods.stopping import Stopped
 
     for needed in prerequisites(unit):
-        if not workspace.output(needed).exists():
+        if not workspace.done(needed):
             run_unit(needed, workspace, execution, threads, patience)
     folder = workspace.folder(unit)
     progress = Progress(unit.name, folder / LOG)
-    existed = workspace.output(unit).exists()
+    existed = workspace.done(unit)
     with locked(folder, patience):
-        if patience and not existed and workspace.output(unit).exists():
+        if patience and not existed and workspace.done(unit):
             progress.say("done by another process meanwhile")
             return
         try:

@@ -94,7 +94,7 @@ def evaluate(arguments) -> int:
     preset = load_preset(arguments.preset)
     found, workspace = find_cell(preset, arguments.id), Workspace.of(preset)
     reference = extractor(preset)
-    if not workspace.output(reference).exists():
+    if not workspace.done(reference):
         run_unit(reference, workspace, preset.execution, _threads())
     run_evaluation(found, workspace, preset, _threads())
     return 0

@@ -20,7 +20,7 @@ from straightdp.evaluation.manifold import NEIGHBOURS, fixed_subset, precision_r
 from straightdp.evaluation.probe import CLASSES, probe_accuracies
 from straightdp.evaluation.record import SAMPLES, digests, passed
 from straightdp.evaluation.reference import Reference, load_reference
-from straightdp.files import read_arrays, write_json
+from straightdp.files import made_by, read_arrays, write_json
 from straightdp.version import EVALUATING, code_version
 
 SCHEMA = 2
@@ -136,7 +136,8 @@ def evaluate_cell(
     believed = digests(folder)
     epsilon = passed(folder, cell)
     samples = read_arrays(folder / SAMPLES)
-    reference = load_reference(reference_folder)
+    with made_by(reference_folder):
+        reference = load_reference(reference_folder)
     metrics = evaluate_samples(
         samples["images"], samples["labels"], test, config["probe"], reference
     )
