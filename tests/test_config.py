@@ -1,6 +1,7 @@
 """Presets: what is refused, and how it is said."""
 
 import copy
+import math
 import re
 import tomllib
 
@@ -79,6 +80,11 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
         (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
         (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+        (lambda v: v["stage2"].update(learning_rate=math.inf), r"learning_rate: inf: .*finite"),
+        (lambda v: v["stage1"].update(weight=math.inf), r"stage1\.weight: inf: .*finite"),
+        (lambda v: v["stage2"].update(shapes=[0, math.inf]), r"stage2\.shapes\.1: inf: .*finite"),
+        (lambda v: v["sampling"].update(guidance=math.nan), r"sampling\.guidance: nan"),
+        (lambda v: v["grid"].update(epsilons=[math.nan]), r"grid\.epsilons\.0: nan"),
         (lambda v: v.pop("embedding"), r"embedding: missing key"),
         (lambda v: v["embedding"]["dp_merf"].update(features=41), r"dp_merf\.features: 41"),
         (lambda v: v["embedding"]["matching"].update(batch=25), r"embedding\.matching.*10 classes"),
@@ -102,6 +108,11 @@ def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, s
     text = str(caught.value)
     assert len(text.splitlines()) == 1 and text.startswith(str(path))
     assert re.search(said, text), text
+
+
+def test_a_budget_alone_may_be_infinite(tmp_path):
+    path = altered(tmp_path, lambda v: v["grid"].update(epsilons=[1, math.inf]))
+    assert load_preset(path).grid.epsilons == (1, math.inf)
 
 
 def test_broken_files_are_named(tmp_path):

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from straightdp.sections import (
+    Budget,
     Count,
     Embedding,
     Evolution,
@@ -47,7 +48,7 @@ class Privacy(Section):
 
 
 class Grid(Section):
-    epsilons: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    epsilons: Annotated[tuple[Budget, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
     @field_validator("epsilons", "seeds")

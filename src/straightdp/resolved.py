@@ -25,6 +25,7 @@ from straightdp.config import (
     faults,
 )
 from straightdp.sections import (
+    Budget,
     Count,
     FourierFeatures,
     Fraction,
@@ -103,7 +104,7 @@ class PrivateData(Section):
 
 
 class PrivacyConfig(Privacy):
-    epsilon: Annotated[float, Field(gt=0)]
+    epsilon: Budget
 
 
 class MethodConfig(Section):

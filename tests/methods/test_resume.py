@@ -187,3 +187,34 @@ def test_a_phase_of_any_length_resumes_at_any_interruption(tmp_path):
         assert last.value == expected
         assert len(list(folder.glob("*.pt"))) <= 2
         assert Checkpoints(folder, "count").newest(Progress("t"))["step"] == 10
+
+
+@pytest.mark.parametrize("last", [6, 7])
+def test_a_network_that_diverged_fails_and_leaves_no_checkpoint(tmp_path, last):
+    """In a full interval of 3 steps, and at the phase's very end."""
+    compute = Compute(torch.device("cpu"), False, 1, 8, 3)
+    network = torch.nn.Linear(2, 2)
+
+    def step(index):
+        if index == last - 1:
+            with torch.no_grad():
+                network.weight[0, 0] = float("nan")
+        return ""
+
+    with pytest.raises(FloatingPointError, match=f"not finite at count step {last}"):
+        run_phase(
+            Phase("count", last, {"network": network}, step), tmp_path, compute, Progress("t")
+        )
+    left = sorted(path.name for path in tmp_path.glob("*.pt"))
+    assert left == [f"count-{step:07d}.pt" for step in (3, 6) if step < last]
+
+
+def test_a_cell_that_diverged_publishes_nothing(undisturbed):
+    folder, preset, workspace, _, _ = undisturbed
+    wild = preset.stage2.model_copy(update={"learning_rate": 1e30})
+    cell = resolve(preset.model_copy(update={"stage2": wild}), "uniform", "pixel", 1.0, 0)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        run_unit(cell, workspace, preset.execution, threads=1)
+    made = {path.name for path in workspace.folder(cell).iterdir()}
+    assert not made & {"run.json", "samples.npz", "transcript.jsonl", "model.pt"}
+    assert "not finite" in (workspace.folder(cell) / "failure.json").read_text()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from straightdp.device import Compute
 from straightdp.files import DamagedFile, load_tensors, save_tensors
 from straightdp.methods.progress import Progress
@@ -70,7 +72,8 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
     """Run a phase to its end, from its newest checkpoint on.
 
     A checkpoint is written at every multiple of `compute.checkpoint_every`, at the end, and on
-    SIGTERM, after which :class:`Stopped` is raised.
+    SIGTERM, after which :class:`Stopped` is raised. Where a weight is not finite at one of
+    these, FloatingPointError, and no checkpoint.
     """
     checkpoints = Checkpoints(folder, phase.name)
     state = checkpoints.newest(progress)
@@ -88,6 +91,10 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
         progress.say(f"{phase.name} resumes at step {done}/{phase.steps}")
 
     def save() -> None:
+        if not all(map(_finite, phase.parts.values())):
+            raise FloatingPointError(
+                f"not finite at {phase.name} step {done}: the training diverged (a learning rate?)"
+            )
         states = {name: part.state_dict() for name, part in phase.parts.items()}
         execution = {"threads": compute.threads, "micro_batch": compute.micro_batch}
         checkpoints.save(done, states | execution)
@@ -103,6 +110,12 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
             if leaving:
                 progress.say(f"told to leave; {phase.name} stops at step {done}/{phase.steps}")
                 raise Stopped
+
+
+def _finite(part: Any) -> bool:
+    """Whether a network's weights are all numbers; other parts may say what they like."""
+    tensors = part.state_dict().values() if isinstance(part, torch.nn.Module) else ()
+    return all(bool(torch.isfinite(one).all()) for one in tensors)
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> float:
