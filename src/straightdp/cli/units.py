@@ -41,6 +41,7 @@ BESIDE = {  # what must lie beside it, for the unit to be done
     "public": ("calibration.json",),
     "extractor": ("statistics.npz", "features.npz", "lenet.pt", "domains.pt"),
 }
+MOMENT = 0.5  # seconds
 FAILURE, LOG, CONFIG = "failure.json", "log.txt", "config.json"
 
 
@@ -103,8 +104,12 @@ def cell_from_file(path: Path) -> Unit:
 
 @contextmanager
 def locked(folder: Path, patience: float = 0):
-    """Hold a unit's folder; a second process is told who holds it, after `patience` seconds."""
+    """Hold a unit's folder; a second process is told who holds it, after `patience` seconds.
+
+    A moment is always waited: `status` holds the lock while it looks at it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    patience = max(patience, MOMENT)
     end = time.monotonic() + patience
     with open(folder / ".lock", "a+", encoding="utf-8") as handle:
         while True:
@@ -124,19 +129,60 @@ def locked(folder: Path, patience: float = 0):
         yield
 
 
+def held(folder: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with open(folder / ".lock", "rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def failure_noted(path: Path, progress):
+    """A failure inside leaves `path`: reason, message, the traceback's end, the log's path.
+
+    It is raised again; a new start removes it. Being told to leave is no failure.
+    """
+    from straightdp.methods.stopping import Stopped
+
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    except Stopped:
+        raise
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        lines = traceback.format_exc().splitlines()
+        progress.note("\n".join(lines))
+        record = {
+            "reason": "cancelled" if interrupted else "exception",
+            "message": str(error).splitlines()[0] if str(error) else type(error).__name__,
+            "kind": type(error).__name__,
+            "traceback": lines[-20:],
+            "log": str(progress.log),
+        }
+        try:
+            write_json(path, record)
+        except OSError as full:
+            progress.say(f"{path} could not be written: {full}")
+        raise
+
+
 def run_unit(
     unit: Unit, workspace: Workspace, execution, threads: int | None = None, patience: float = 0
 ) -> None:
     """Run a unit, and first whatever it needs that is not there yet.
 
-    A failure leaves `failure.json` (reason, message, the traceback's end, the log's path) and
-    is raised again; success removes it. Being told to leave is no failure. `patience` is how
-    long to wait for another process that holds the folder: one whose machine is said to be
-    dead may still be at work.
+    A failure leaves `failure.json` and is raised again. `patience` is how long to wait for
+    another process that holds the folder: one whose machine is said to be dead may still be at
+    work.
     """
     from straightdp.cli.dispatch import run
     from straightdp.methods.progress import Progress
-    from straightdp.methods.stopping import Stopped
 
     for needed in prerequisites(unit):
         if not workspace.done(needed):
@@ -148,28 +194,9 @@ def run_unit(
         if patience and not existed and workspace.done(unit):
             progress.say("done by another process meanwhile")
             return
-        try:
+        with failure_noted(folder / FAILURE, progress):
             write_json(folder / CONFIG, unit.config)
-            (folder / FAILURE).unlink(missing_ok=True)
             run(unit, workspace, execution, threads, progress)
-        except Stopped:
-            raise
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            lines = traceback.format_exc().splitlines()
-            progress.note("\n".join(lines))
-            record = {
-                "reason": "cancelled" if interrupted else "exception",
-                "message": str(error).splitlines()[0] if str(error) else type(error).__name__,
-                "kind": type(error).__name__,
-                "traceback": lines[-20:],
-                "log": str(folder / LOG),
-            }
-            try:
-                write_json(folder / FAILURE, record)
-            except OSError as full:
-                progress.say(f"{folder / FAILURE} could not be written: {full}")
-            raise
         progress.say("done")
 
 
@@ -179,6 +206,7 @@ def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: in
 
     from straightdp.data.sources import load
     from straightdp.evaluation.evaluate import evaluate_cell
+    from straightdp.methods.progress import Progress
 
     torch.set_num_threads(threads or preset.execution.threads)
     identity = {
@@ -188,13 +216,19 @@ def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: in
         "epsilon": cell.epsilon,
         "seed": cell.seed,
     }
-    folder = workspace.folder(cell)
-    evaluate_cell(
-        folder,
-        workspace.folder(extractor(preset)),
-        identity,
-        cell.config,
-        evaluation_config(preset),
-        load(preset.data.private, "test"),
-        folder / metrics_name(preset),
-    )
+    folder, output = workspace.folder(cell), workspace.folder(cell) / metrics_name(preset)
+    with failure_noted(evaluation_failure(output), Progress(cell.name, folder / LOG)):
+        evaluate_cell(
+            folder,
+            workspace.folder(extractor(preset)),
+            identity,
+            cell.config,
+            evaluation_config(preset),
+            load(preset.data.private, "test"),
+            output,
+        )
+
+
+def evaluation_failure(metrics: Path) -> Path:
+    """Where a failed evaluation leaves word of itself, beside the metrics it did not make."""
+    return metrics.with_suffix(".failure.json")
