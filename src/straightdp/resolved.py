@@ -34,12 +34,11 @@ from straightdp.sections import (
     Matching,
     Positive,
     Section,
+    Seed,
     TangentFeatures,
     Time,
     share_records,
 )
-
-Seed = Annotated[int, Field(ge=0)]
 
 
 class PublicData(Section):
