@@ -1,6 +1,7 @@
 """Presets: what is refused, and how it is said."""
 
 import copy
+import math
 import re
 import tomllib
 
@@ -8,7 +9,9 @@ import pytest
 import yaml
 from conftest import REPOSITORY, TINY, write_preset
 
+from straightdp import config
 from straightdp.config import ConfigError, load_preset
+from straightdp.mechanisms import accounting
 
 
 def altered(path, change):
@@ -79,6 +82,24 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
         (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
         (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+        (lambda v: v["grid"].update(epsilons=[1000]), r"grid\.epsilons: .*1000 is above 200"),
+        (lambda v: v["grid"].update(epsilons=[1e300]), r"grid\.epsilons: .*1e\+300 is above 200"),
+        (lambda v: v["grid"].update(epsilons=[1, 1.00000001]), r"grid\.epsilons.*distinct"),
+        (lambda v: v["grid"].update(epsilons=[True]), r"grid\.epsilons\.0: True"),
+        (lambda v: v["grid"].update(seeds=[True]), r"grid\.seeds\.0: True"),
+        (lambda v: v["privacy"].update(delta=1e-320), r"privacy\.delta: 1e-320"),
+        (lambda v: v["stage2"].update(sampling_rate=1e-30), r"sampling_rate: 1e-30 of 20000"),
+        (lambda v: v["data"].update(private_records=19999), r"private_records: 19999 is below"),
+        (lambda v: v["data"].update(glyph_count=15), r"glyph_count: 15 is below spaces\.pixel"),
+        (lambda v: v["backbone"].update(width=3, heads=1), r"backbone\.width: 3: .*multiple of 2"),
+        (lambda v: v["evaluation"].update(inception_weights="x.pt"), r"weights: 'x.pt': no such"),
+        (lambda v: v["execution"].update(threads=10_000), r"execution\.threads: 10000"),
+        (lambda v: v["stage2"].update(steps=10**12), r"stage2\.steps: 1000000000000"),
+        (lambda v: v["stage2"].update(learning_rate=math.inf), r"learning_rate: inf: .*finite"),
+        (lambda v: v["stage1"].update(weight=math.inf), r"stage1\.weight: inf: .*finite"),
+        (lambda v: v["stage2"].update(shapes=[0, math.inf]), r"stage2\.shapes\.1: inf: .*finite"),
+        (lambda v: v["sampling"].update(guidance=math.nan), r"sampling\.guidance: nan"),
+        (lambda v: v["grid"].update(epsilons=[math.nan]), r"grid\.epsilons\.0: nan"),
         (lambda v: v.pop("embedding"), r"embedding: missing key"),
         (lambda v: v["embedding"]["dp_merf"].update(features=41), r"dp_merf\.features: 41"),
         (lambda v: v["embedding"]["matching"].update(batch=25), r"embedding\.matching.*10 classes"),
@@ -104,6 +125,11 @@ def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, s
     assert re.search(said, text), text
 
 
+def test_a_budget_alone_may_be_infinite(tmp_path):
+    path = altered(tmp_path, lambda v: v["grid"].update(epsilons=[1, math.inf]))
+    assert load_preset(path).grid.epsilons == (1, math.inf)
+
+
 def test_broken_files_are_named(tmp_path):
     with pytest.raises(ConfigError, match="nowhere.yaml: no such preset"):
         load_preset(tmp_path / "nowhere.yaml")
@@ -119,3 +145,29 @@ def test_environment_and_package_agree():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert sorted(listed) == sorted(project["dependencies"])
     assert f"python{project['requires-python']}" in environment["dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"name: \xff\xfe", "not text in UTF-8"),
+        (b"? [a, b]\n: 1", "a key must be a word"),
+        (b"a: {? {b: 1} : 2}", "a key must be a word"),
+        (b"a: " + b"[" * 5000, "not valid YAML"),
+        (b"a: " + b"[" * 5000 + b"]" * 5000, "nested too deeply"),
+        (b"a: &x {b: 1}\nc:\n  <<: *x", "<<: sections are written out"),
+        (b"a: 2026-99-99", "not valid YAML"),
+        (b"a: !!python/object:os.system {}", "not valid YAML"),
+        (b"a: \x00", "not valid YAML"),
+    ],
+)
+def test_an_unreadable_file_is_one_line_that_names_it(tmp_path, content, said):
+    path = tmp_path / "odd.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_preset(path)
+    assert str(caught.value).startswith(f"{path}: ") and len(str(caught.value).splitlines()) == 1
+
+
+def test_the_largest_budget_is_the_accountants():
+    assert config.MAX_EPSILON == accounting.MAX_EPSILON

@@ -9,28 +9,29 @@ A wrong key or value is one line that names the key, as in
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from straightdp.data.sources import SOURCES
 from straightdp.sections import (
+    Budget,
     Count,
     Embedding,
     Evolution,
     Fraction,
     Positive,
     Section,
+    Seed,
     share_records,
 )
+from straightdp.strict_yaml import ConfigError, read_mapping
 
 PRESETS = Path("config")
-
-
-class ConfigError(ValueError):
-    """A preset that cannot be used; the message is one line per fault."""
+MAX_EPSILON = 200.0  # above it the accountant offers no calibration
 
 
 class Data(Section):
@@ -41,20 +42,28 @@ class Data(Section):
 
 
 class Privacy(Section):
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    delta: Annotated[float, Field(ge=1e-12, lt=1)]  # below it no accountant is exact
     adjacency: Literal["add_or_remove_one", "replace_one"] = "add_or_remove_one"
     noise_seed: Literal["fixed", "system"] = "fixed"  # fixed: benchmark data sets only
 
 
 class Grid(Section):
-    epsilons: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    epsilons: Annotated[tuple[Budget, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
 
     @field_validator("epsilons", "seeds")
     @classmethod
     def _distinct(cls, values):
-        if len(set(values)) != len(values):
-            raise ValueError("values must be distinct")
+        if len({f"{value:g}" for value in values}) != len(values):  # as headings and names show
+            raise ValueError("values must be distinct in six digits")
+        return values
+
+    @field_validator("epsilons")
+    @classmethod
+    def _calibrated(cls, values):
+        for value in values:
+            if MAX_EPSILON < value < math.inf:
+                raise ValueError(f"{value:g} is above {MAX_EPSILON:g}; write .inf for no privacy")
         return values
 
 
@@ -113,7 +122,7 @@ class Constraints(Section):
 
 
 class Backbone(Section):
-    width: Count
+    width: Annotated[Count, Field(multiple_of=2)]
     depth: Count
     heads: Count
     low_b0: Constraints  # the constrained variant
@@ -218,11 +227,18 @@ class Evaluation(Section):
     lenet_steps: Count
     probe: Probe
 
+    @field_validator("inception_weights")
+    @classmethod
+    def _there(cls, value):
+        if value is not None and not Path(value).is_file():
+            raise ValueError("no such file")
+        return value
+
 
 class Execution(Section):
     """How the work is carried out; never part of a cell's identity."""
 
-    threads: Count
+    threads: Annotated[Count, Field(le=1024)]
     micro_batch: Count
     checkpoint_every: Count
     memory_gb: Count = 4
@@ -266,6 +282,22 @@ class Preset(Section):
                     f"stage1.rank: {self.stage1.rank} is above spaces.{space.kind}.components"
                     f" ({space.components})"
                 )
+            if count is not None and space.components > count:
+                raise ValueError(
+                    f"data.glyph_count: {count} is below spaces.{space.kind}.components"
+                    f" ({space.components})"
+                )
+        size, records = SOURCES[self.data.private].train_size, self.data.private_records
+        if size is not None and records < size:
+            raise ValueError(
+                f"data.private_records: {records} is below the {size} records of "
+                f"{self.data.private}"
+            )
+        if self.stage2.sampling_rate * records < 1:
+            raise ValueError(
+                f"stage2.sampling_rate: {self.stage2.sampling_rate:g} of {records} records is "
+                "less than one a step"
+            )
         if self.sampling.count % 10:
             raise ValueError("sampling.count: must be a multiple of the 10 classes")
         size, pairs = self.spaces.pixel.size, self.embedding.dp_hp.pairs
@@ -277,26 +309,6 @@ class Preset(Section):
         if self.stage2.warmup > self.stage2.steps:
             raise ValueError("stage2.warmup: must be at most stage2.steps")
         return self
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a key written twice and reads 1e-5 as a number."""
-
-
-def _mapping(loader, node):
-    seen = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
-        if key in seen:
-            raise ConfigError(f"{key}: the key stands twice (line {key_node.start_mark.line + 1})")
-        seen.add(key)
-    return yaml.SafeLoader.construct_mapping(loader, node)
-
-
-_StrictLoader.add_constructor(
-    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG,
-    lambda loader, node: _mapping(loader, node),
-)
 
 
 def faults(error: ValidationError) -> list[str]:
@@ -337,14 +349,9 @@ def load_preset(preset: str | Path) -> Preset:
         raise ConfigError(
             f"{path}: no such preset ({os.strerror(error.errno or 2)}); known: {known}"
         ) from error
-    try:
-        values = yaml.load(text, Loader=_StrictLoader)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected sections such as data: and privacy:")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not text in UTF-8 ({error.reason})") from error
+    values = read_mapping(text, path)
     try:
         return Preset(**values)
     except ValidationError as error:

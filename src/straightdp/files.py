@@ -22,6 +22,25 @@ class DamagedFile(ValueError):
 
 
 @contextmanager
+def made_by(folder: Path):
+    """Around reading what a finished unit left in `folder`, which others share.
+
+    What cannot be read is a :class:`DamagedFile` that says how to make it anew.
+    """
+    try:
+        yield
+    except (DamagedFile, FileNotFoundError, KeyError, TypeError, AttributeError) as error:
+        named = isinstance(error, DamagedFile | FileNotFoundError)
+        text = str(error) if named else f"{folder}: lacks or garbles {error}"
+        raise DamagedFile(f"{text}; remove {folder} and run again") from error
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # out of memory, say: no fault of the file's
+            raise
+        first = str(error).splitlines()[0] if str(error) else "RuntimeError"
+        raise DamagedFile(f"{folder}: {first}; remove {folder} and run again") from error
+
+
+@contextmanager
 def replacing(path: str | Path, private: bool = False):
     """Yield a temporary path beside `path`; on success it takes `path`'s place.
 

@@ -25,6 +25,7 @@ from straightdp.config import (
     faults,
 )
 from straightdp.sections import (
+    Budget,
     Count,
     FourierFeatures,
     Fraction,
@@ -33,12 +34,11 @@ from straightdp.sections import (
     Matching,
     Positive,
     Section,
+    Seed,
     TangentFeatures,
     Time,
     share_records,
 )
-
-Seed = Annotated[int, Field(ge=0)]
 
 
 class PublicData(Section):
@@ -103,7 +103,7 @@ class PrivateData(Section):
 
 
 class PrivacyConfig(Privacy):
-    epsilon: Annotated[float, Field(gt=0)]
+    epsilon: Budget
 
 
 class MethodConfig(Section):

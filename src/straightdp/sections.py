@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, strict=True)]
+
+
+def _number(value):
+    if isinstance(value, bool):
+        raise ValueError("not a number")
+    return value
+
+
+# An epsilon: .inf is no privacy, and "inf" in a resolved configuration, which is JSON.
+Budget = Annotated[float, Field(gt=0, allow_inf_nan=True), BeforeValidator(_number)]
+Fraction = Annotated[float, Field(ge=0, le=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
 Time = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Generator(Section):

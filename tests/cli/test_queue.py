@@ -87,6 +87,12 @@ def cell(tmp_path, tiny, monkeypatch):
     return one, Workspace.of(preset), metrics_name(preset)
 
 
+def finished(folder):
+    for name in ("transcript.jsonl", "samples.npz"):
+        (folder / name).write_text("")
+    write_json(folder / "run.json", {"status": "ok"})
+
+
 def failed(cell, workspace, name: str = "run.json") -> Entry:
     log = workspace.folder(cell) / "job.out"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -107,14 +113,14 @@ def test_a_later_success_outweighs_an_old_failure(cell, tmp_path):
     """The cell was run since, by another executor: the journal's old word is not the last."""
     one, workspace, metrics = cell
     found = queue(tmp_path / "home", [failed(one, workspace)], {})
-    write_json(workspace.folder(one) / "run.json", {"status": "ok"})
+    finished(workspace.folder(one))
     assert cell_state(one, workspace, metrics, found).kind == "unevaluated"
 
 
 def test_a_failed_evaluation_is_seen(cell, tmp_path):
     one, workspace, metrics = cell
     found = queue(tmp_path / "home", [failed(one, workspace, metrics)], {})
-    write_json(workspace.folder(one) / "run.json", {"status": "ok"})
+    finished(workspace.folder(one))
     assert cell_state(one, workspace, metrics, found).kind == "failed"
 
 

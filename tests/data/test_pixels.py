@@ -81,3 +81,12 @@ def test_no_value_escapes_the_projection():
     assert torch.isfinite(out).all()
     assert out.double().norm(dim=1).max() <= 2 * (1 + 1e-6)
     assert torch.equal(out[:3], torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("size", [14, 28])
+def test_what_is_no_number_is_no_pixel(value, size):
+    z = torch.zeros(3, size * size)
+    z[1, 5] = value
+    with pytest.raises(FloatingPointError, match="1 of 3 samples are not finite"):
+        from_pixels(z, size)

@@ -4,17 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from test_record import configuration, edit, finish, less_noise
 
 from straightdp.data.glyphs import draw
 from straightdp.data.sources import ImageSet, load
-from straightdp.evaluation.evaluate import (
-    NotPassed,
-    evaluate_cell,
-    evaluate_samples,
-    passed,
-)
+from straightdp.evaluation.evaluate import evaluate_cell, evaluate_samples
+from straightdp.evaluation.record import NotPassed
 from straightdp.evaluation.reference import load_reference, prepare_reference
-from straightdp.files import write_arrays, write_json
+from straightdp.files import write_arrays
 
 CONFIG = {
     "extractor": {"extractor": "fid_lenet"},
@@ -39,17 +36,18 @@ def reference(digits, tmp_path_factory):
     return folder
 
 
-def cell(folder, images, labels, epsilon=0.9, status="ok"):
-    folder.mkdir()
+def cell(folder, images, labels, epsilon=1.0):
+    finish(folder, epsilon)
     write_arrays(folder / "samples.npz", images=images, labels=labels)
-    write_json(folder / "run.json", {"status": status, "epsilon": epsilon})
     return folder
 
 
 def evaluated(folder, reference, test, epsilon=1.0):
     identity = {"id": folder.name, "method": "tha", "space": "pixel", "epsilon": epsilon, "seed": 0}
     output = folder / "metrics.json"
-    returned = evaluate_cell(folder, reference, identity, CONFIG, test, output)
+    returned = evaluate_cell(
+        folder, reference, identity, configuration(epsilon), CONFIG, test, output
+    )
     assert json.loads(output.read_text()) == returned
     return returned
 
@@ -133,25 +131,14 @@ def test_labels_that_lie_are_seen_by_what_reads_labels_alone(digits, reference):
 def test_an_infinite_budget_is_written_as_json_can(digits, reference, tmp_path):
     train, test = digits
     test = ImageSet("few", test.images[:100], test.labels[:100])
-    folder = cell(tmp_path / "plain", train.images[:50], train.labels[:50], epsilon="inf")
+    folder = cell(tmp_path / "plain", train.images[:50], train.labels[:50], epsilon=float("inf"))
     assert evaluated(folder, reference, test, epsilon=float("inf"))["cell"]["epsilon"] == "inf"
 
 
-@pytest.mark.parametrize("status", ["failed", None])
-def test_a_cell_that_did_not_finish_is_not_evaluated(status, tmp_path):
-    write_json(tmp_path / "run.json", {"status": status, "epsilon": 0.5})
-    with pytest.raises(NotPassed, match="run.json: status is"):
-        passed(tmp_path, 1.0)
-
-
-def test_a_cell_above_its_budget_is_not_evaluated(tmp_path):
-    write_json(tmp_path / "run.json", {"status": "ok", "epsilon": 1.001})
-    with pytest.raises(NotPassed, match="1.001 is above 1"):
-        passed(tmp_path, 1.0)
-    assert passed(tmp_path, 1.01)["epsilon"] == 1.001
-
-
-def test_a_replayed_epsilon_that_is_no_number_is_not_within_budget(tmp_path):
-    (tmp_path / "run.json").write_text('{"status": "ok", "epsilon": NaN}')
-    with pytest.raises(NotPassed):
-        passed(tmp_path, 1.0)
+def test_a_cell_whose_transcript_was_edited_is_not_evaluated(digits, reference, tmp_path):
+    train, test = digits
+    folder = cell(tmp_path / "cell", train.images[:50], train.labels[:50])
+    edit(folder, less_noise)
+    with pytest.raises(NotPassed, match="transcript.jsonl: replays to epsilon"):
+        evaluated(folder, reference, test)
+    assert not (folder / "metrics.json").exists()

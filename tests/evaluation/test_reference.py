@@ -74,7 +74,7 @@ def test_another_label_blind_network_is_refused(folder):
 def test_a_reference_of_before_is_refused_by_name(folder):
     path = folder / "extractor.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 1}))
-    with pytest.raises(DamagedFile, match=r"extractor\.json: schema 1, not 2; remove the folder"):
+    with pytest.raises(DamagedFile, match=r"extractor\.json: schema 1, not 2"):
         load_reference(folder)
 
 

@@ -16,7 +16,7 @@ from conftest import TINY, write_preset
 from straightdp.cli.units import Busy, Workspace, locked, prerequisites, run_unit
 from straightdp.config import load_preset
 from straightdp.device import Compute
-from straightdp.files import load_tensors
+from straightdp.files import DamagedFile, load_tensors, save_tensors, write_json
 from straightdp.methods.progress import Progress
 from straightdp.methods.training import Checkpoints, Phase, run_phase
 from straightdp.studies.cells import resolve
@@ -187,3 +187,87 @@ def test_a_phase_of_any_length_resumes_at_any_interruption(tmp_path):
         assert last.value == expected
         assert len(list(folder.glob("*.pt"))) <= 2
         assert Checkpoints(folder, "count").newest(Progress("t"))["step"] == 10
+
+
+@pytest.mark.parametrize("last", [6, 7])
+def test_a_network_that_diverged_fails_and_leaves_no_checkpoint(tmp_path, last):
+    """In a full interval of 3 steps, and at the phase's very end."""
+    compute = Compute(torch.device("cpu"), False, 1, 8, 3)
+    network = torch.nn.Linear(2, 2)
+
+    def step(index):
+        if index == last - 1:
+            with torch.no_grad():
+                network.weight[0, 0] = float("nan")
+        return ""
+
+    with pytest.raises(FloatingPointError, match=f"not finite at count step {last}"):
+        run_phase(
+            Phase("count", last, {"network": network}, step), tmp_path, compute, Progress("t")
+        )
+    left = sorted(path.name for path in tmp_path.glob("*.pt"))
+    assert left == [f"count-{step:07d}.pt" for step in (3, 6) if step < last]
+
+
+def test_a_cell_that_diverged_publishes_nothing(undisturbed):
+    folder, preset, workspace, _, _ = undisturbed
+    wild = preset.stage2.model_copy(update={"learning_rate": 1e30})
+    cell = resolve(preset.model_copy(update={"stage2": wild}), "uniform", "pixel", 1.0, 0)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        run_unit(cell, workspace, preset.execution, threads=1)
+    made = {path.name for path in workspace.folder(cell).iterdir()}
+    assert not made & {"run.json", "samples.npz", "transcript.jsonl", "model.pt"}
+    assert "not finite" in (workspace.folder(cell) / "failure.json").read_text()
+
+
+def counted(folder, change=None):
+    """Ten steps of a counter, its newest checkpoint changed, and ten steps again: the steps run."""
+    compute, steps = Compute(torch.device("cpu"), False, 1, 8, 4), []
+
+    def phase(counter):
+        def step(index):
+            steps.append(index)
+            counter.value += 1
+            return ""
+
+        return Phase("count", 10, {"counter": counter}, step)
+
+    run_phase(phase(Counter()), folder / "state", compute, Progress("t"))
+    path = folder / "state" / "count-0000010.pt"
+    state = load_tensors(path)
+    change(folder, state)
+    save_tensors(path, state)
+    steps.clear()
+    last = Counter()
+    run_phase(phase(last), folder / "state", compute, Progress("t"))
+    assert last.value == 10
+    return steps
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder, state: state.pop("counter"),
+        lambda folder, state: state.pop("threads"),
+        lambda folder, state: state.pop("unit"),
+        lambda folder, state: state.update(step=9),
+        lambda folder, state: state.update(unit="another"),
+    ],
+)
+def test_a_checkpoint_that_is_not_this_runs_own_is_passed_over(tmp_path, change):
+    write_json(tmp_path / "config.json", {"seed": 1})
+    assert counted(tmp_path, change) == [8, 9]
+
+
+def test_checkpoints_of_another_configuration_are_passed_over(tmp_path):
+    write_json(tmp_path / "config.json", {"seed": 1})
+
+    def change(folder, state):
+        write_json(folder / "config.json", {"seed": 2})
+
+    assert counted(tmp_path, change) == list(range(10))
+
+
+def test_a_checkpoint_that_does_not_fit_is_named(tmp_path):
+    with pytest.raises(DamagedFile, match="count-0000010.pt: does not fit count.*remove it"):
+        counted(tmp_path, lambda folder, state: state.update(counter={}))

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from straightdp.config import Preset
+from straightdp.evaluation.record import digests
 from straightdp.reports import study
 from straightdp.reports.study import UnusableMetrics, write_study
 from straightdp.studies.cells import evaluation_config, metrics_name
 from straightdp.studies.grid import STUDIES, TABLE1, all_cells, study_cells
+
+PARTS = ("run.json", "transcript.jsonl", "samples.npz")
 
 
 @pytest.fixture
@@ -50,7 +53,10 @@ def root(preset, tmp_path, monkeypatch):
     for number, cell in enumerate(all_cells(preset).values()):
         path = cell.folder(tmp_path) / metrics_name(preset)
         path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(record(preset, cell, number)))
+        for name in PARTS:
+            (path.parent / name).write_text(f"{name} of {cell.id}")
+        written = record(preset, cell, number) | {"files": digests(path.parent)}
+        path.write_text(json.dumps(written))
     return tmp_path
 
 
@@ -67,13 +73,6 @@ def test_a_full_table_is_written_in_three_forms(preset, root):
     assert "—" not in text
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_written_from_its_cells(preset, root, name):
-    paths, text = write_study(preset, STUDIES[name], root)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("md", "csv", "tex")]
-    assert "preset tiny" in text and "—" not in text
-
-
 def test_the_blocks_stand_in_the_papers_order_under_its_words(preset, root):
     paths, text = write_study(preset, TABLE1, root)
     words = ["Prior methods", "Released moments only", "Pixel space", "Latent space"]
@@ -83,6 +82,13 @@ def test_the_blocks_stand_in_the_papers_order_under_its_words(preset, root):
         first = written[places[0] : places[1]]
         assert "Private Evolution (frozen prior)" in first
         assert "DP-SGD" not in first
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_written_from_its_cells(preset, root, name):
+    paths, text = write_study(preset, STUDIES[name], root)
+    assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("md", "csv", "tex")]
+    assert "preset tiny" in text and "—" not in text
 
 
 def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):
@@ -123,6 +129,19 @@ def test_a_metrics_file_that_cannot_be_trusted_is_refused(preset, root, change, 
         write_study(preset, TABLE1, root, partial=partial)
     assert str(path) in str(caught.value)
     assert f"straightdp rerun {cell.id}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_file_that_changed_since_its_evaluation_is_refused(preset, root, name, partial):
+    cell, path = first_file(preset, root)
+    part = path.parent / name
+    part.write_text(part.read_text() + " ")
+    with pytest.raises(UnusableMetrics, match=f"{name}: is not the file that was evaluated"):
+        write_study(preset, TABLE1, root, partial=partial)
+    part.unlink()
+    with pytest.raises(UnusableMetrics, match=f"{name}: not there; run `straightdp rerun"):
+        write_study(preset, TABLE1, root, partial=partial)
 
 
 @pytest.mark.parametrize("schema", [1, None])

@@ -1,6 +1,7 @@
 # One job trains and samples a cell; another evaluates its samples, so that a changed
-# evaluation setting (another metrics file name) never trains again. Checkpoints are no
-# declared outputs: Snakemake must not delete them when a killed cell runs again.
+# evaluation setting (another metrics file name) never trains again. run.json alone
+# is a declared output: Snakemake removes those before a job runs again, and must remove neither
+# a checkpoint nor the transcript and samples of a cell that may not run twice.
 
 
 def cell_inputs(wildcards):
@@ -17,8 +18,6 @@ rule cell:
         cell_inputs,
     output:
         f"{RESULTS}/cells/{{id}}/run.json",
-        f"{RESULTS}/cells/{{id}}/samples.npz",
-        f"{RESULTS}/cells/{{id}}/transcript.jsonl",
     threads: preset.execution.threads
     resources:
         mem_mb=preset.execution.memory_gb * 1000,
@@ -33,8 +32,6 @@ rule cell:
 rule evaluate:
     input:
         f"{RESULTS}/cells/{{id}}/run.json",
-        f"{RESULTS}/cells/{{id}}/samples.npz",
-        f"{RESULTS}/cells/{{id}}/transcript.jsonl",
         str(workspace.output(EXTRACTOR)),
     output:
         f"{RESULTS}/cells/{{id}}/{METRICS}",

@@ -1,5 +1,6 @@
 # The preset, the cells of every study, and the paths they live at.
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from straightdp.studies.cells import (
 )
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
+unknown = set(config) - {"preset"}
+if unknown:
+    raise WorkflowError(f"--config {', '.join(sorted(unknown))}: unknown; it takes preset=NAME")
+if not config.get("preset", "demo"):
+    raise WorkflowError("--config preset=: name a preset, or the path of a YAML file")
 PRESET = str(config.get("preset", "demo"))
 try:
     preset = load_preset(PRESET)
@@ -61,8 +67,13 @@ UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | PUBLIC_EXTRACTORS | {EXTRACTOR.id
 # The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
 # glibc then keeps freed memory, which saves a CPU job a tenth of its time.
 MALLOC = "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000"
-RUN = f"OMP_NUM_THREADS={{threads}} {MALLOC} {sys.executable} -m straightdp"
-ON = f"--preset {PRESET}"
+def literal(text):
+    """A word of a shell command, as it is: quoted, and no placeholder of Snakemake's."""
+    return shlex.quote(text).replace("{", "{{").replace("}", "}}")
+
+
+RUN = f"OMP_NUM_THREADS={{threads}} {MALLOC} {literal(sys.executable)} -m straightdp"
+ON = f"--preset {literal(PRESET)}"
 WAIT = " --wait 300"  # for a process that its cluster has given up but that still runs
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake_executor_plugin_submitit.journal import log_tail
 from straightdp.cli.queue import FAILURE as JOB_FAILED
 from straightdp.cli.queue import Queue
-from straightdp.cli.units import FAILURE, LOG, Workspace
+from straightdp.cli.units import (
+    FAILURE,
+    LOG,
+    Workspace,
+    evaluation_failure,
+    held,
+    prerequisites,
+)
 from straightdp.config import Preset
+from straightdp.evaluation.record import RUN, NotPassed, digests, finished_run
 from straightdp.files import DamagedFile, read_json
-from straightdp.studies.cells import Cell, number
+from straightdp.reports.metrics import read_record
+from straightdp.studies.cells import Cell, Unit, number
 from straightdp.studies.grid import Study, row_cells
 from straightdp.version import source_hash
 
@@ -27,7 +37,7 @@ MARKS = {
 }
 LEGEND = (
     "done; stale: computed by other code than today's; samples: not evaluated yet;\n"
-    "running, pending: jobs of a cluster, see below; FAILED: see below;\n"
+    "running, pending: at work, or a cluster's jobs, see below; FAILED: see below;\n"
     "stopped: interrupted, goes on from its checkpoint; .: not begun"
 )
 SHOWN_TAILS = 5  # failed cells whose log's end is shown; the others have its path
@@ -47,49 +57,92 @@ class CellState:
 
 
 def cell_state(
-    cell: Cell, workspace: Workspace, metrics: str, queue: Queue | None = None
+    cell: Cell,
+    workspace: Workspace,
+    metrics: str,
+    queue: Queue | None = None,
+    reference: Unit | None = None,
 ) -> CellState:
-    """What the cluster says of the cell, if it has it; what the cell's folder says, if not."""
+    """What the cluster says of the cell, if it has it; what the cell's folder says, if not.
+
+    A cell that is not begun, or not evaluated, has failed where what it waits for has:
+    a shared unit, or the evaluation's `reference`.
+    """
     folder = workspace.folder(cell)
-    jobs = [queue.job(folder / name) if queue else None for name in ("run.json", metrics)]
+    jobs = [queue.job(folder / name) if queue else None for name in (RUN, metrics)]
     for job in jobs:
         if job is not None and job.kind != JOB_FAILED:
             return CellState(job.kind, job.detail, job.log)
-    state = _folder_state(folder, metrics)
+    state = _folder_state(cell, folder, metrics)
     failed = jobs[1 if state.kind == "unevaluated" else 0]
     if failed is not None and state.kind in {"unevaluated", "interrupted", "missing"}:
         return CellState("failed", failed.detail, failed.log)
+    waits = {"missing": prerequisites(cell), "unevaluated": [reference] if reference else []}
+    for unit in waits.get(state.kind, []):
+        found = None if workspace.done(unit) else _failure(workspace.folder(unit) / FAILURE)
+        if found is not None:
+            return CellState("failed", f"{unit.kind} {unit.id}: {found.detail}", found.log)
     return state
 
 
-def _folder_state(folder: Path, metrics: str) -> CellState:
+def _failure(path: Path) -> CellState | None:
+    """A failure's record as a state; None where nothing failed."""
     try:
-        if (folder / FAILURE).exists():
-            failure = read_json(folder / FAILURE)
-            detail = f"{failure['reason']}: {failure['message']} (log: {failure['log']})"
-            return CellState("failed", detail, str(failure["log"]))
-        if (folder / "run.json").exists():
-            run = read_json(folder / "run.json")
-            if not (folder / metrics).exists():
-                return CellState("unevaluated", "no metrics for today's evaluation settings")
-            evaluated = read_json(folder / metrics)
-            for name, record in (("run.json", run), (metrics, evaluated)):
-                if record.get("status") != "ok":
-                    return CellState("failed", f"{folder / name}: status is not ok")
-            if run["code"]["source"] != source_hash():
-                return CellState("stale", f"computed by source {run['code']['source']}")
-            return CellState("done")
-    except (DamagedFile, KeyError, TypeError, AttributeError) as error:
-        text = str(error) if isinstance(error, DamagedFile) else f"{folder}: lacks {error}"
+        failure = read_json(path)
+        detail = f"{failure['reason']}: {failure['message']} (log: {failure['log']})"
+        return CellState("failed", detail, str(failure["log"]))
+    except FileNotFoundError:
+        return None
+    except (DamagedFile, KeyError, TypeError) as error:
+        text = str(error) if isinstance(error, DamagedFile) else f"{path}: lacks {error}"
         return CellState("failed", f"damaged: {text}")
+
+
+def _folder_state(cell: Cell, folder: Path, metrics: str) -> CellState:
     log = str(folder / LOG)
-    checkpoints = sorted((folder / "state").glob("*.pt"), key=lambda path: path.stat().st_mtime)
-    if checkpoints:
-        phase, _, step = checkpoints[-1].stem.rpartition("-")
-        return CellState("interrupted", f"at {phase} step {int(step)} (log: {log})", log)
+    if held(folder):
+        return CellState("running", f"on this machine or another one (log: {log})", log)
+    failure = _failure(folder / FAILURE)
+    if failure is not None:
+        return failure
+    if (folder / RUN).exists():
+        return _finished_state(cell, folder, metrics)
+    at = _newest_checkpoint(folder / "state")
+    if at is not None:
+        return CellState("interrupted", f"at {at} (log: {log})", log)
     if (folder / "state").exists():
         return CellState("interrupted", f"before its first checkpoint (log: {log})", log)
     return CellState("missing")
+
+
+def _finished_state(cell: Cell, folder: Path, metrics: str) -> CellState:
+    try:
+        run = finished_run(folder)
+        if not (folder / metrics).exists():
+            digests(folder)
+            failure = _failure(evaluation_failure(folder / metrics))
+            if failure is None:
+                return CellState("unevaluated", "no metrics for today's evaluation settings")
+            return CellState("failed", f"evaluation: {failure.detail}", failure.log)
+        read_record(folder / metrics, cell)
+        if run["code"]["source"] != source_hash():
+            return CellState("stale", f"computed by source {run['code']['source']}")
+        return CellState("done")
+    except (DamagedFile, NotPassed, KeyError, TypeError, AttributeError) as error:
+        known = isinstance(error, DamagedFile | NotPassed)
+        text = str(error) if known else f"{folder}: lacks {error}"
+        return CellState("failed", f"damaged: {text}")
+
+
+def _newest_checkpoint(state: Path) -> str | None:
+    """Phase and step of the newest checkpoint; a run may remove one while this looks."""
+    found = []
+    for path in state.glob("*.pt"):
+        phase, _, step = path.stem.rpartition("-")
+        with suppress(FileNotFoundError):
+            if phase and step.isdecimal():
+                found.append((path.stat().st_mtime, f"{phase} step {int(step)}"))
+    return max(found)[1] if found else None
 
 
 def render_list(states: dict[str, CellState]) -> str:

@@ -13,10 +13,6 @@ from pathlib import Path
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
 from straightdp.resolved import (
-    AutoencoderConfig,
-    PublicConfig,
-    PublicExtractorConfig,
-    parse,
     parse_cell,
 )
 from straightdp.studies.cells import (
@@ -33,7 +29,7 @@ from straightdp.studies.cells import (
 )
 
 RESULTS = Path("results")
-OUTPUTS = {  # the file whose presence says that a unit is done
+OUTPUTS = {  # the file that a unit writes last
     "data": "images.npz",
     "autoencoder": "autoencoder.pt",
     "public": "public.pt",
@@ -41,6 +37,11 @@ OUTPUTS = {  # the file whose presence says that a unit is done
     "extractor": "extractor.json",
     "cells": "run.json",
 }
+BESIDE = {  # what must lie beside it, for the unit to be done
+    "public": ("calibration.json",),
+    "extractor": ("statistics.npz", "features.npz", "lenet.pt", "domains.pt"),
+}
+MOMENT = 0.5  # seconds
 FAILURE, LOG, CONFIG = "failure.json", "log.txt", "config.json"
 
 
@@ -63,6 +64,10 @@ class Workspace:
 
     def output(self, unit: Unit) -> Path:
         return self.folder(unit) / OUTPUTS[unit.kind]
+
+    def done(self, unit: Unit) -> bool:
+        names = (OUTPUTS[unit.kind], *BESIDE.get(unit.kind, ()))
+        return all((self.folder(unit) / name).exists() for name in names)
 
 
 def prerequisites(unit: Unit) -> list[Unit]:
@@ -99,8 +104,12 @@ def cell_from_file(path: Path) -> Unit:
 
 @contextmanager
 def locked(folder: Path, patience: float = 0):
-    """Hold a unit's folder; a second process is told who holds it, after `patience` seconds."""
+    """Hold a unit's folder; a second process is told who holds it, after `patience` seconds.
+
+    A moment is always waited: `status` holds the lock while it looks at it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    patience = max(patience, MOMENT)
     end = time.monotonic() + patience
     with open(folder / ".lock", "a+", encoding="utf-8") as handle:
         while True:
@@ -120,176 +129,75 @@ def locked(folder: Path, patience: float = 0):
         yield
 
 
+def held(folder: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with open(folder / ".lock", "rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+@contextmanager
+def failure_noted(path: Path, progress):
+    """A failure inside leaves `path`: reason, message, the traceback's end, the log's path.
+
+    It is raised again; a new start removes it. Being told to leave is no failure.
+    """
+    from straightdp.methods.stopping import Stopped
+
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    except Stopped:
+        raise
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        lines = traceback.format_exc().splitlines()
+        progress.note("\n".join(lines))
+        record = {
+            "reason": "cancelled" if interrupted else "exception",
+            "message": str(error).splitlines()[0] if str(error) else type(error).__name__,
+            "kind": type(error).__name__,
+            "traceback": lines[-20:],
+            "log": str(progress.log),
+        }
+        try:
+            write_json(path, record)
+        except OSError as full:
+            progress.say(f"{path} could not be written: {full}")
+        raise
+
+
 def run_unit(
     unit: Unit, workspace: Workspace, execution, threads: int | None = None, patience: float = 0
 ) -> None:
     """Run a unit, and first whatever it needs that is not there yet.
 
-    A failure leaves `failure.json` (reason, message, the traceback's end, the log's path) and
-    is raised again; success removes it. Being told to leave is no failure. `patience` is how
-    long to wait for another process that holds the folder: one whose machine is said to be
-    dead may still be at work.
+    A failure leaves `failure.json` and is raised again. `patience` is how long to wait for
+    another process that holds the folder: one whose machine is said to be dead may still be at
+    work.
     """
+    from straightdp.cli.dispatch import run
     from straightdp.methods.progress import Progress
-    from straightdp.methods.stopping import Stopped
 
     for needed in prerequisites(unit):
-        if not workspace.output(needed).exists():
+        if not workspace.done(needed):
             run_unit(needed, workspace, execution, threads, patience)
     folder = workspace.folder(unit)
     progress = Progress(unit.name, folder / LOG)
-    existed = workspace.output(unit).exists()
+    existed = workspace.done(unit)
     with locked(folder, patience):
-        if patience and not existed and workspace.output(unit).exists():
+        if patience and not existed and workspace.done(unit):
             progress.say("done by another process meanwhile")
             return
-        try:
+        with failure_noted(folder / FAILURE, progress):
             write_json(folder / CONFIG, unit.config)
-            (folder / FAILURE).unlink(missing_ok=True)
-            _dispatch(unit, workspace, execution, threads, progress)
-        except Stopped:
-            raise
-        except BaseException as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            lines = traceback.format_exc().splitlines()
-            progress.note("\n".join(lines))
-            record = {
-                "reason": "cancelled" if interrupted else "exception",
-                "message": str(error).splitlines()[0] if str(error) else type(error).__name__,
-                "kind": type(error).__name__,
-                "traceback": lines[-20:],
-                "log": str(folder / LOG),
-            }
-            try:
-                write_json(folder / FAILURE, record)
-            except OSError as full:
-                progress.say(f"{folder / FAILURE} could not be written: {full}")
-            raise
+            run(unit, workspace, execution, threads, progress)
         progress.say("done")
-
-
-def _public_images(workspace: Workspace, public_data: dict):
-    from straightdp.data.sources import ImageSet, load
-    from straightdp.files import read_arrays
-
-    unit = data_unit(public_data)
-    if unit is None:
-        return load(public_data["source"], "train")
-    arrays = read_arrays(workspace.output(unit))
-    return ImageSet(unit.config["source"], arrays["images"], arrays["labels"])
-
-
-def _dispatch(unit: Unit, workspace: Workspace, execution, threads, progress) -> None:
-    from straightdp.data.sources import load
-    from straightdp.device import compute
-
-    folder, config = workspace.folder(unit), unit.config
-    if unit.kind == "data":
-        from straightdp.data.glyphs import draw
-        from straightdp.files import write_arrays
-
-        progress.say(f"drawing {config['count']} {config['source']}")
-        drawn = draw(config["count"], config["seed"])
-        write_arrays(folder / OUTPUTS["data"], images=drawn.images, labels=drawn.labels)
-        return
-    machine = compute(execution, threads)
-    if unit.kind == "autoencoder":
-        from straightdp.methods.spaces import train_autoencoder
-
-        resolved = parse(AutoencoderConfig, config, folder / CONFIG)
-        images = _public_images(workspace, config["data"])
-        train_autoencoder(resolved, images, folder, machine, progress)
-    elif unit.kind == "public":
-        from straightdp.methods.public_stage import run_public
-
-        resolved = parse(PublicConfig, config, folder / CONFIG)
-        images = _public_images(workspace, config["data"])
-        codec = _codec(workspace, config, resolved, machine)
-        run_public(resolved, images, codec, folder, machine, progress)
-    elif unit.kind == "public_extractor":
-        from straightdp.methods.public_extractor import prepare_public_extractor
-
-        resolved = parse(PublicExtractorConfig, config, folder / CONFIG)
-        images = _public_images(workspace, config["data"])
-        prepare_public_extractor(resolved, images, folder, progress)
-    elif unit.kind == "extractor":
-        from straightdp.evaluation.reference import prepare_reference
-
-        train, test = load(config["private"], "train"), load(config["private"], "test")
-        public = _public_images(workspace, config["public"])
-        progress.say("training the evaluation's networks")
-        prepare_reference(config, train, test, public, folder)
-    elif unit.kind == "cells":
-        family = config["method"].get("family", "flow")
-        RUNNERS[family](unit, workspace, machine, progress)
-
-
-def _run_flow(unit: Unit, workspace: Workspace, machine, progress) -> None:
-    from straightdp.data.sources import load
-    from straightdp.methods.pipeline import Inputs, run_cell
-    from straightdp.methods.public_stage import load_public
-
-    folder, config = workspace.folder(unit), unit.config
-    resolved = parse_cell(config, folder / CONFIG)
-    distils = config["method"]["port"] == "distill"
-    inputs = Inputs(
-        public=load_public(workspace.folder(cell_public(config))),
-        codec=_codec(workspace, config["public"], resolved.public, machine),
-        public_data=_public_images(workspace, config["public"]["data"]) if distils else None,
-        private_data=load(config["data"]["private"], "train"),
-    )
-    run_cell(resolved, digest(config, 32), inputs, folder, machine, progress)
-
-
-def _run_embedding(unit: Unit, workspace: Workspace, machine, progress) -> None:
-    from straightdp.data.sources import load
-    from straightdp.methods.embedding import run_embedding
-
-    folder, config = workspace.folder(unit), unit.config
-    run_embedding(
-        parse_cell(config, folder / CONFIG),
-        digest(config, 32),
-        _public_images(workspace, config["public"]["data"]),
-        load(config["data"]["private"], "train"),
-        folder,
-        machine,
-        progress,
-    )
-
-
-def _run_evolution(unit: Unit, workspace: Workspace, machine, progress) -> None:
-    from straightdp.data.sources import load
-    from straightdp.methods.evolution import run_evolution
-    from straightdp.methods.public_extractor import load_public_extractor
-    from straightdp.methods.public_stage import load_public
-
-    folder, config = workspace.folder(unit), unit.config
-    resolved = parse_cell(config, folder / CONFIG)
-    private = config["data"]["private"]
-    run_evolution(
-        resolved,
-        digest(config, 32),
-        load_public(workspace.folder(cell_public(config))),
-        _codec(workspace, config["public"], resolved.public, machine),
-        load_public_extractor(workspace.folder(cell_extractor(config)), private),
-        load(private, "train"),
-        folder,
-        machine,
-        progress,
-    )
-
-
-# By the method's family.
-RUNNERS = {"flow": _run_flow, "embedding": _run_embedding, "evolution": _run_evolution}
-
-
-def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):
-    from straightdp.methods.spaces import load_codec
-
-    folder = None
-    if "autoencoder" in config:
-        folder = workspace.folder(autoencoder_unit(config["autoencoder"]))
-    return load_codec(resolved.space, folder, machine)
 
 
 def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: int | None) -> None:
@@ -298,6 +206,7 @@ def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: in
 
     from straightdp.data.sources import load
     from straightdp.evaluation.evaluate import evaluate_cell
+    from straightdp.methods.progress import Progress
 
     torch.set_num_threads(threads or preset.execution.threads)
     identity = {
@@ -307,12 +216,19 @@ def run_evaluation(cell: Cell, workspace: Workspace, preset: Preset, threads: in
         "epsilon": cell.epsilon,
         "seed": cell.seed,
     }
-    folder = workspace.folder(cell)
-    evaluate_cell(
-        folder,
-        workspace.folder(extractor(preset)),
-        identity,
-        evaluation_config(preset),
-        load(preset.data.private, "test"),
-        folder / metrics_name(preset),
-    )
+    folder, output = workspace.folder(cell), workspace.folder(cell) / metrics_name(preset)
+    with failure_noted(evaluation_failure(output), Progress(cell.name, folder / LOG)):
+        evaluate_cell(
+            folder,
+            workspace.folder(extractor(preset)),
+            identity,
+            cell.config,
+            evaluation_config(preset),
+            load(preset.data.private, "test"),
+            output,
+        )
+
+
+def evaluation_failure(metrics: Path) -> Path:
+    """Where a failed evaluation leaves word of itself, beside the metrics it did not make."""
+    return metrics.with_suffix(".failure.json")

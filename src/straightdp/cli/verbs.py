@@ -10,12 +10,15 @@ import time
 from pathlib import Path
 
 from straightdp.cli.driver import last_driver
+from straightdp.cli.find import find_cell, find_study
 from straightdp.cli.queue import Queue
-from straightdp.cli.status import CellState, cell_state, render_grid, render_list
+from straightdp.cli.rerun import rerun as rerun
+from straightdp.cli.status import cell_state, render_grid, render_list
 from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_evaluation, run_unit
 from straightdp.config import ConfigError, Preset, load_preset
+from straightdp.evaluation.record import TRANSCRIPT
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
-from straightdp.studies.grid import STUDIES, Study, all_cells, study_cells
+from straightdp.studies.grid import Study, all_cells, study_cells
 
 TABLES = Path("tables")
 
@@ -23,31 +26,6 @@ TABLES = Path("tables")
 def _threads() -> int | None:
     value = os.environ.get("OMP_NUM_THREADS", "")
     return int(value) if value.isdigit() and int(value) > 0 else None
-
-
-def find_cell(preset: Preset, text: str) -> Cell:
-    """The one cell whose id is, or contains, `text`; whole parts first: eps1 before eps10."""
-    cells = all_cells(preset)
-    if text in cells:
-        return cells[text]
-    matches = [cell for cell in cells.values() if text in cell.id]
-    whole = [cell for cell in matches if f"-{text}-" in f"-{cell.id}-"]
-    matches = whole or matches
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        raise ConfigError(
-            f"{text}: no such cell on preset {preset.name}; `straightdp status --ids --preset "
-            f"{preset.name}` lists them"
-        )
-    names = ", ".join(cell.id for cell in matches[:4])
-    raise ConfigError(f"{text}: {len(matches)} cells match ({names}, ...); give more of the id")
-
-
-def find_study(name: str) -> Study:
-    if name not in STUDIES:
-        raise ConfigError(f"{name}: no such study; known: {', '.join(STUDIES)}")
-    return STUDIES[name]
 
 
 def _units(preset: Preset) -> dict[str, Unit]:
@@ -93,7 +71,7 @@ def evaluate(arguments) -> int:
     preset = load_preset(arguments.preset)
     found, workspace = find_cell(preset, arguments.id), Workspace.of(preset)
     reference = extractor(preset)
-    if not workspace.output(reference).exists():
+    if not workspace.done(reference):
         run_unit(reference, workspace, preset.execution, _threads())
     run_evaluation(found, workspace, preset, _threads())
     return 0
@@ -107,7 +85,7 @@ def report(arguments) -> int:
     workspace, name = Workspace.of(preset), metrics_name(preset)
 
     def reason(cell: Cell) -> str:
-        state = cell_state(cell, workspace, name)
+        state = cell_state(cell, workspace, name, reference=extractor(preset))
         return f"{state.kind}, {state.detail}" if state.detail else state.kind
 
     paths, text = write_study(preset, study, workspace.root, arguments.partial, reason)
@@ -135,7 +113,7 @@ def replay(arguments) -> int:
         preset = load_preset(arguments.preset)
         path = Workspace.of(preset).folder(find_cell(preset, arguments.cell))
     if path.is_dir():
-        path = path / "transcript.jsonl"
+        path = path / TRANSCRIPT
     if not path.exists():
         raise ConfigError(f"{path}: no transcript; has the cell finished?")
     result = recompute(path)
@@ -163,8 +141,11 @@ def status(arguments) -> int:
 
 def _status_text(preset: Preset, study: Study, ids: bool) -> str:
     workspace, queue, driver = Workspace.of(preset), Queue(), last_driver()
-    name = metrics_name(preset)
-    states = {one.id: cell_state(one, workspace, name, queue) for one in study_cells(preset, study)}
+    name, reference = metrics_name(preset), extractor(preset)
+    states = {
+        one.id: cell_state(one, workspace, name, queue, reference)
+        for one in study_cells(preset, study)
+    }
     if ids:
         return render_list(states)
     at_work = f"\ndriver: {driver.describe()}" if driver and driver.alive else "\ndriver: none"
@@ -197,48 +178,3 @@ def recover(arguments) -> int:
 def _inserted(command: list[str], flag: str) -> list[str]:
     """The command with a flag before its own arguments, which may end in targets."""
     return [*command[:3], flag, *command[3:]]
-
-
-def rerun(arguments) -> int:
-    preset, workspace = load_preset(arguments.preset), None
-    workspace = Workspace.of(preset)
-    name, queue = metrics_name(preset), Queue()
-    states = {
-        key: cell_state(one, workspace, name, queue) for key, one in all_cells(preset).items()
-    }
-    chosen = {find_cell(preset, text).id for text in arguments.cells}
-    if arguments.failed:
-        chosen |= {key for key, found in states.items() if found.broken}
-    if not chosen:
-        if not arguments.failed:
-            raise ConfigError("name a CELL, or --failed")
-        print("no failed cells")
-        return 0
-    command = rerun_command(arguments, preset, workspace, states, sorted(chosen))
-    print(shlex.join(command), flush=True)
-    if arguments.dry_run:
-        return 0
-    folders = [workspace.root / "cells" / key for key in chosen]
-    queue.forget([folder / part for folder in folders for part in ("run.json", name)])
-    return subprocess.run(command, check=False).returncode
-
-
-def rerun_command(
-    arguments, preset: Preset, workspace: Workspace, states: dict[str, CellState], chosen: list[str]
-) -> list[str]:
-    """The Snakemake call that runs just the chosen cells, and the tables they complete."""
-    folder = workspace.root / "cells"
-    targets = [str(folder / key / metrics_name(preset)) for key in chosen]
-    forced = [
-        str(folder / key / "run.json") for key in chosen if (folder / key / "run.json").exists()
-    ]
-    for study in STUDIES.values():
-        needed = {one.id for one in study_cells(preset, study)}
-        others = needed - set(chosen)
-        if needed & set(chosen) and all(states[key].kind in {"done", "stale"} for key in others):
-            targets.append(f"tables/{preset.name}/{study.name}.md")
-    command = [sys.executable, "-m", "snakemake", "--profile", arguments.profile]
-    command += ["--config", f"preset={arguments.preset}"]
-    if forced:
-        command += ["--forcerun", *forced]
-    return [*command, "--", *targets]

@@ -22,7 +22,13 @@ def to_pixels(images: np.ndarray, image_size: int) -> torch.Tensor:
 
 
 def from_pixels(z: torch.Tensor, image_size: int) -> np.ndarray:
-    """(N, image_size^2) -> (N, 28, 28) uint8: clamped to [-1, 1], bilinear when larger."""
+    """(N, image_size^2) -> (N, 28, 28) uint8: clamped to [-1, 1], bilinear when larger.
+
+    Raises FloatingPointError where a value is not finite: no pixel stands for it.
+    """
+    broken = int((~torch.isfinite(z)).any(1).sum())
+    if broken:
+        raise FloatingPointError(f"{broken} of {len(z)} samples are not finite")
     x = z.detach().float().cpu().clamp(-1, 1).view(-1, 1, image_size, image_size)
     if image_size != IMAGE_SIZE:
         x = F.interpolate(x, size=(IMAGE_SIZE, IMAGE_SIZE), mode="bilinear", align_corners=False)

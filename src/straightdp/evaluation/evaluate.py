@@ -18,28 +18,13 @@ from straightdp.evaluation.classifiers import domain_rate, label_consistency
 from straightdp.evaluation.fid import class_distances, frechet_distance, gaussian_statistics
 from straightdp.evaluation.manifold import NEIGHBOURS, fixed_subset, precision_recall
 from straightdp.evaluation.probe import CLASSES, probe_accuracies
+from straightdp.evaluation.record import SAMPLES, digests, passed
 from straightdp.evaluation.reference import Reference, load_reference
-from straightdp.files import read_arrays, read_json, write_json
+from straightdp.files import made_by, read_arrays, write_json
 from straightdp.version import EVALUATING, code_version
 
 SCHEMA = 2
 PROBE = "lenet_probe"
-
-
-class NotPassed(ValueError):
-    """A cell whose own record does not say that it finished within its budget."""
-
-
-def passed(folder: Path, declared: float) -> dict:
-    """A cell's run.json; :class:`NotPassed` unless it finished within the declared epsilon."""
-    run = read_json(folder / "run.json")
-    if run.get("status") != "ok":
-        raise NotPassed(f"{folder / 'run.json'}: status is {run.get('status')!r}, not ok")
-    if not float(run["epsilon"]) <= declared * (1 + 1e-9):
-        raise NotPassed(
-            f"{folder / 'run.json'}: replayed epsilon {run['epsilon']} is above {declared:g}"
-        )
-    return run
 
 
 def evaluate_samples(
@@ -135,16 +120,24 @@ def _manifold(features, reference: Reference) -> dict[str, dict]:
 
 
 def evaluate_cell(
-    folder: Path, reference_folder: Path, identity: dict, config: dict, test: ImageSet, output: Path
+    folder: Path,
+    reference_folder: Path,
+    identity: dict,
+    cell: dict,
+    config: dict,
+    test: ImageSet,
+    output: Path,
 ) -> dict:
     """Evaluate the samples in `folder` and write `output`; returns what was written.
 
-    `identity` names the cell (id, method, space, epsilon, seed); `config` holds the probe's
-    settings.
+    `identity` names the cell (id, method, space, epsilon, seed), `cell` is its resolved
+    configuration; `config` holds the probe's settings.
     """
-    run = passed(folder, identity["epsilon"])
-    samples = read_arrays(folder / "samples.npz")
-    reference = load_reference(reference_folder)
+    believed = digests(folder)
+    epsilon = passed(folder, cell)
+    samples = read_arrays(folder / SAMPLES)
+    with made_by(reference_folder):
+        reference = load_reference(reference_folder)
     metrics = evaluate_samples(
         samples["images"], samples["labels"], test, config["probe"], reference
     )
@@ -152,7 +145,8 @@ def evaluate_cell(
         "schema": SCHEMA,
         "status": "ok",
         "cell": identity | {"epsilon": _json_epsilon(identity["epsilon"])},
-        "replayed_epsilon": run["epsilon"],
+        "replayed_epsilon": _json_epsilon(epsilon),
+        "files": believed,
         "n_samples": len(samples["images"]),
         "metrics": metrics,
         "evaluation": config,

@@ -126,15 +126,12 @@ def _statistics(arrays: dict[str, np.ndarray], prefix: str) -> Statistics:
 def load_reference(folder: Path) -> Reference:
     """The reference of a folder.
 
-    ValueError where a network is not the one that the record names; :class:`DamagedFile` for a
-    record of another schema.
+    :class:`DamagedFile` for a record of another schema, and where a network is not the one that
+    the record names.
     """
     record = read_json(folder / RECORD)
     if record.get("schema") != SCHEMA:
-        raise DamagedFile(
-            f"{folder / RECORD}: schema {record.get('schema')}, not {SCHEMA}; remove the folder "
-            "to make it anew"
-        )
+        raise DamagedFile(f"{folder / RECORD}: schema {record.get('schema')}, not {SCHEMA}")
     arrays, tested = read_arrays(folder / STATISTICS), read_arrays(folder / FEATURES)
     labels, domains = (
         _classifier(folder, name, record["classifiers"][name], classes)
@@ -154,9 +151,9 @@ def load_reference(folder: Path) -> Reference:
     }
     for what, (one, checksum) in named.items():
         if one.checksum != checksum:
-            raise ValueError(
+            raise DamagedFile(
                 f"{folder}: the {what}'s weights ({one.checksum}) are not those of the "
-                f"reference ({checksum}); remove the folder to make it anew"
+                f"reference ({checksum})"
             )
     return Reference(
         extractor=extractor,

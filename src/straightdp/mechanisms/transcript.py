@@ -146,6 +146,7 @@ class Replay:
     declared_epsilon: float
     delta: float
     adjacency: Adjacency
+    records: int
     mechanisms: tuple[Mechanism, ...]
 
     @property
@@ -190,7 +191,14 @@ def replay(path: str | Path) -> Replay:
         spent = epsilon(mechanisms, delta, adjacency)
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}") from error
-    return Replay(spent, float(head["epsilon"]), delta, adjacency, tuple(mechanisms))
+    return Replay(
+        epsilon=spent,
+        declared_epsilon=float(head["epsilon"]),
+        delta=delta,
+        adjacency=adjacency,
+        records=head["records"],
+        mechanisms=tuple(mechanisms),
+    )
 
 
 def _refuse_constant(name: str):

@@ -14,7 +14,15 @@ import torch
 
 from straightdp.data.sources import SOURCES
 from straightdp.device import Compute
-from straightdp.files import replacing, save_tensors, write_arrays, write_json, write_text
+from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT
+from straightdp.files import (
+    read_json,
+    replacing,
+    save_tensors,
+    write_arrays,
+    write_json,
+    write_text,
+)
 from straightdp.mechanisms.accounting import Adjacency
 from straightdp.mechanisms.transcript import Ledger, replay
 from straightdp.resolved import AnyCell
@@ -22,7 +30,6 @@ from straightdp.rng import Streams
 from straightdp.version import code_version
 
 SCHEMA = 1
-TRANSCRIPT, SAMPLES, RESULT = "transcript.jsonl", "samples.npz", "run.json"
 
 
 class PrivacyViolation(RuntimeError):
@@ -44,15 +51,35 @@ def noise_streams(config: AnyCell, identity: str, state: Path) -> Streams:
         return Streams.from_seed("noise", identity)
     path = state / "noise.key"
     if not path.exists():
+        if (state / TRANSCRIPT).exists():
+            raise PrivacyViolation(
+                f"{path} is gone, though {state / TRANSCRIPT} has charges: other noise would be a "
+                f"second release. Remove {state.parent} if that is meant"
+            )
         with replacing(path, private=True) as temporary:
             temporary.write_text(f"{Streams.from_system().key:032x}\n")
     return Streams(int(path.read_text(), 16))
 
 
+def settled(config: AnyCell, folder: Path) -> bool:
+    """Whether a cell has been published with noise of its own, once and for all.
+
+    A workflow removes a job's outputs before it runs the job again. Of a cell, that is
+    `run.json` alone, and it is put back here from its copy.
+    """
+    kept = all((folder / name).exists() for name in (PUBLISHED, TRANSCRIPT, SAMPLES))
+    if config.privacy.noise_seed != "system" or not kept:
+        return False
+    write_json(folder / RUN, read_json(folder / PUBLISHED))
+    shutil.rmtree(folder / "state", ignore_errors=True)  # of a kill right after publication
+    return True
+
+
 def refuse_second_release(config: AnyCell, folder: Path) -> None:
     """On real private data, a finished cell's budget is spent: it does not run again."""
-    finished = any((folder / name).exists() for name in ("model.pt", "moments.pt"))
-    if config.privacy.noise_seed == "system" and finished and not (folder / "state").exists():
+    traces = any((folder / name).exists() for name in (TRANSCRIPT, "model.pt", "moments.pt"))
+    finished = (folder / PUBLISHED).exists() or (traces and not (folder / "state").exists())
+    if config.privacy.noise_seed == "system" and finished:
         raise PrivacyViolation(
             f"{folder} holds a finished run with its own noise; running it again would release "
             "the private data a second time, at a cost that adds to the first. Remove the "
@@ -97,17 +124,16 @@ def publish(
     write_arrays(folder / SAMPLES, images=images, labels=labels)
     write_text(folder / TRANSCRIPT, (state / TRANSCRIPT).read_text())
     epsilon = check.epsilon if check.epsilon != float("inf") else "inf"
-    write_json(
-        folder / RESULT,
-        {
-            "schema": SCHEMA,
-            "status": "ok",
-            "epsilon": epsilon,
-            "noise_seed": config.privacy.noise_seed,
-            "device": str(compute.device),
-            "threads": compute.threads,
-            "bf16": compute.bf16,
-            "code": code_version(),
-        },
-    )
+    record = {
+        "schema": SCHEMA,
+        "status": "ok",
+        "epsilon": epsilon,
+        "noise_seed": config.privacy.noise_seed,
+        "device": str(compute.device),
+        "threads": compute.threads,
+        "bf16": compute.bf16,
+        "code": code_version(),
+    }
+    write_json(folder / PUBLISHED, record)
+    write_json(folder / RUN, record)
     shutil.rmtree(state)

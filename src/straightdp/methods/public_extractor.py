@@ -81,6 +81,6 @@ def load_public_extractor(folder: Path, private: str) -> Extractor:
     if extractor.checksum != record["checksum"]:
         raise DamagedFile(
             f"{folder}: the weights ({extractor.checksum}) are not those on record "
-            f"({record['checksum']}); remove the folder to make it anew"
+            f"({record['checksum']})"
         )
     return extractor

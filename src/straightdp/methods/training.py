@@ -8,11 +8,14 @@ undisturbed one (on a CPU, with the same number of threads and micro-batch size)
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from straightdp.device import Compute
 from straightdp.files import DamagedFile, load_tensors, save_tensors
@@ -24,10 +27,22 @@ KEEP = 2  # the newest checkpoint and the one to fall back on
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one phase: `folder`/`phase`-`step`.pt."""
+    """The checkpoints of one phase: `folder`/`phase`-`step`.pt.
+
+    Each holds the digest of the unit's configuration, the file config.json beside `folder`: one
+    of another unit is never gone on from.
+    """
 
     folder: Path
     phase: str
+
+    @property
+    def unit(self) -> str:
+        path = self.folder.parent / "config.json"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"{self.phase}-{step:07d}.pt"
 
     def _files(self) -> list[tuple[int, Path]]:
         found = []
@@ -38,18 +53,27 @@ class Checkpoints:
         return sorted(found)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        save_tensors(self.folder / f"{self.phase}-{step:07d}.pt", {"step": step, **state}, True)
+        save_tensors(self.path(step), {"step": step, "unit": self.unit, **state}, True)
         for _, path in self._files()[:-KEEP]:
             path.unlink(missing_ok=True)
 
-    def newest(self, progress: Progress) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read; damaged ones are named and passed over."""
+    def newest(self, progress: Progress, parts: Iterable[str] = ()) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read and holds `parts`.
+
+        Others are named, removed and passed over.
+        """
+        needed = {"step", "unit", *parts}
         for step, path in reversed(self._files()):
             try:
                 state = load_tensors(path)
-                if isinstance(state, dict) and state.get("step") == step:
+                if not isinstance(state, dict) or not needed <= state.keys():
+                    progress.say(f"{path}: not a checkpoint of {self.phase}; passed over")
+                elif state["step"] != step:
+                    progress.say(f"{path}: holds another step than its name says; passed over")
+                elif state["unit"] != self.unit:
+                    progress.say(f"{path}: of another configuration; passed over")
+                else:
                     return state
-                progress.say(f"{path}: holds another step than its name says; passed over")
             except DamagedFile as error:
                 progress.say(f"{error}; passed over")
             path.unlink(missing_ok=True)
@@ -70,10 +94,11 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
     """Run a phase to its end, from its newest checkpoint on.
 
     A checkpoint is written at every multiple of `compute.checkpoint_every`, at the end, and on
-    SIGTERM, after which :class:`Stopped` is raised.
+    SIGTERM, after which :class:`Stopped` is raised. Where a weight is not finite at one of
+    these, FloatingPointError, and no checkpoint.
     """
     checkpoints = Checkpoints(folder, phase.name)
-    state = checkpoints.newest(progress)
+    state = checkpoints.newest(progress, {*phase.parts, "threads", "micro_batch"})
     done = 0
     if state is not None:
         done = state["step"]
@@ -83,11 +108,22 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
                 f"{compute.micro_batch}, begun with {state['threads']} and "
                 f"{state['micro_batch']}: equal up to rounding only"
             )
-        for name, part in phase.parts.items():
-            part.load_state_dict(state[name])
+        try:
+            for name, part in phase.parts.items():
+                part.load_state_dict(state[name])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            path = checkpoints.path(done)
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DamagedFile(
+                f"{path}: does not fit {phase.name} ({first}); remove it and run again"
+            ) from error
         progress.say(f"{phase.name} resumes at step {done}/{phase.steps}")
 
     def save() -> None:
+        if not all(map(_finite, phase.parts.values())):
+            raise FloatingPointError(
+                f"not finite at {phase.name} step {done}: the training diverged (a learning rate?)"
+            )
         states = {name: part.state_dict() for name, part in phase.parts.items()}
         execution = {"threads": compute.threads, "micro_batch": compute.micro_batch}
         checkpoints.save(done, states | execution)
@@ -103,6 +139,12 @@ def run_phase(phase: Phase, folder: Path, compute: Compute, progress: Progress) 
             if leaving:
                 progress.say(f"told to leave; {phase.name} stops at step {done}/{phase.steps}")
                 raise Stopped
+
+
+def _finite(part: Any) -> bool:
+    """Whether a network's weights are all numbers; other parts may say what they like."""
+    tensors = part.state_dict().values() if isinstance(part, torch.nn.Module) else ()
+    return all(bool(torch.isfinite(one).all()) for one in tensors)
 
 
 def one_cycle(step: int, steps: int, warm: float = 0.3, floor: float = 0.04) -> float:

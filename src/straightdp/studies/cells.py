@@ -264,4 +264,9 @@ def evaluation_config(preset: Preset) -> dict:
 
 
 def metrics_name(preset: Preset) -> str:
-    return f"metrics-{digest(evaluation_config(preset))}.json"
+    return evaluation_name(evaluation_config(preset))
+
+
+def evaluation_name(config: object) -> str:
+    """The metrics file's name under these settings of an evaluation."""
+    return f"metrics-{digest(config)}.json"

@@ -1,0 +1,32 @@
+"""What a user names on the command line, found."""
+
+from __future__ import annotations
+
+from straightdp.config import ConfigError, Preset
+from straightdp.studies.cells import Cell
+from straightdp.studies.grid import STUDIES, Study, all_cells
+
+
+def find_cell(preset: Preset, text: str) -> Cell:
+    """The one cell whose id is, or contains, `text`; whole parts first: eps1 before eps10."""
+    cells = all_cells(preset)
+    if text in cells:
+        return cells[text]
+    matches = [cell for cell in cells.values() if text in cell.id]
+    whole = [cell for cell in matches if f"-{text}-" in f"-{cell.id}-"]
+    matches = whole or matches
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise ConfigError(
+            f"{text}: no such cell on preset {preset.name}; `straightdp status --ids --preset "
+            f"{preset.name}` lists them"
+        )
+    names = ", ".join(cell.id for cell in matches[:4])
+    raise ConfigError(f"{text}: {len(matches)} cells match ({names}, ...); give more of the id")
+
+
+def find_study(name: str) -> Study:
+    if name not in STUDIES:
+        raise ConfigError(f"{name}: no such study; known: {', '.join(STUDIES)}")
+    return STUDIES[name]
