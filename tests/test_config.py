@@ -82,6 +82,8 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["stage2"].update(shapes=[0.5]), r"stage2\.shapes.*uniform"),
         (lambda v: v["privacy"].update(noise_seed="mine"), r"privacy\.noise_seed: 'mine'"),
         (lambda v: v["sampling"].update(count=101), r"sampling\.count"),
+        (lambda v: v.update(name="-x"), r"name: '-x'"),
+        (lambda v: v.update(name="x" * 300), r"name: 'x+'"),
         (lambda v: v["grid"].update(epsilons=[1000]), r"grid\.epsilons: .*1000 is above 200"),
         (lambda v: v["grid"].update(epsilons=[1e300]), r"grid\.epsilons: .*1e\+300 is above 200"),
         (lambda v: v["grid"].update(epsilons=[1, 1.00000001]), r"grid\.epsilons.*distinct"),

@@ -246,7 +246,7 @@ class Execution(Section):
 
 
 class Preset(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$")]
     data: Data
     privacy: Privacy
     grid: Grid

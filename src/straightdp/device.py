@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
+
+from straightdp.threads import granted
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def compute(execution, threads: int | None = None) -> Compute:
     Gradient norms and clipped sums are formed in float32 under either precision, so that
     clipping stays exact. bfloat16 is chosen on CUDA alone: on a CPU it gains nothing.
     """
-    threads = threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or execution.threads
+    threads = threads or granted() or execution.threads
     torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bf16 = execution.precision == "bf16" or (

@@ -47,6 +47,16 @@ def replacing(path: str | Path, private: bool = False):
     `private` leaves the file readable by its owner alone; otherwise the umask decides.
     """
     path = Path(path)
+    try:
+        with _replacing(path, private) as temporary:
+            yield temporary
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"{path}: cannot be written ({reason})") from error
+
+
+@contextmanager
+def _replacing(path: Path, private: bool):
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(descriptor)
@@ -108,7 +118,10 @@ def save_tensors(path: str | Path, value: Any, private: bool = False) -> None:
     import torch
 
     with replacing(path, private) as temporary:
-        torch.save(value, temporary)
+        try:
+            torch.save(value, temporary)
+        except RuntimeError as error:  # torch's own writer, of a full disk
+            raise OSError(str(error).splitlines()[0]) from error
 
 
 def load_tensors(path: str | Path) -> Any:

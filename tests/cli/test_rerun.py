@@ -19,6 +19,7 @@ from straightdp.studies.cells import metrics_name, resolve
 def grid(tmp_path, monkeypatch):
     """An empty folder: (a cell's folder, rerun), where rerun gives Snakemake's command."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "Snakefile").touch()
 
     def make(noise_seed="fixed"):
         values = copy.deepcopy(TINY)
@@ -37,7 +38,7 @@ def grid(tmp_path, monkeypatch):
             module.rerun(arguments)
             return called[0] if called else None
 
-        run = SimpleNamespace(returncode=0)
+        run = SimpleNamespace(returncode=1)
         monkeypatch.setattr(module.subprocess, "run", lambda c, **_: called.append(c) or run)
         return one.id, folder, rerun, metrics_name(preset)
 
@@ -113,3 +114,23 @@ def test_a_run_that_does_not_stand_is_run_again(grid, part, damage):
     (folder / name).write_text("[]")
     command = rerun(failed=True)
     assert [one.rpartition("/")[2] for one in command if "run.json" in one] == ["run.json"]
+
+
+def test_a_killed_workflows_lock_is_pointed_out(grid, capsys):
+    key, folder, rerun, _ = grid()
+    rerun(key)
+    assert "recover" not in capsys.readouterr().err
+    lock = module.LOCKS / "0.output.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    rerun(key)
+    assert "straightdp recover" in capsys.readouterr().err
+
+
+def test_in_a_folder_without_a_workflow_nothing_is_removed(grid, tmp_path):
+    key, folder, rerun, _ = grid()
+    half_done(folder)
+    (tmp_path / "Snakefile").unlink()
+    with pytest.raises(ConfigError, match="no Snakefile here"):
+        rerun(key)
+    assert (folder / "state").exists()

@@ -1,11 +1,12 @@
 """Units and what they share: what is damaged is named, with how to make it anew."""
 
 import shutil
+import threading
 
 import pytest
 from conftest import TINY, write_preset
 
-from straightdp.cli.units import Workspace, prerequisites, run_unit
+from straightdp.cli.units import Workspace, locked, prerequisites, run_unit
 from straightdp.config import load_preset
 from straightdp.files import DamagedFile, load_tensors, save_tensors
 from straightdp.studies.cells import resolve
@@ -75,3 +76,21 @@ def test_a_shared_unit_is_done_only_with_all_its_files(shared, tmp_path):
     assert not copied.done(public)
     run_unit(cells[0], copied, preset.execution, threads=1)
     assert copied.done(public) and copied.done(cells[0])
+
+
+def test_a_shared_unit_that_another_process_makes_is_waited_for(shared, tmp_path):
+    """Two cells begun at once both need it: the second takes what the first one makes."""
+    preset, workspace, cells = shared
+    copied = Workspace(tmp_path / "tiny")
+    shutil.copytree(workspace.root, copied.root)
+    public = next(unit for unit in prerequisites(cells[0]) if unit.kind == "public")
+    output = copied.output(public)
+    hidden = output.rename(tmp_path / "public.pt")
+    with locked(copied.folder(public)):
+        waiting = threading.Thread(target=run_unit, args=(cells[0], copied, preset.execution, 1))
+        waiting.start()
+        waiting.join(1.5)
+        assert waiting.is_alive()
+        made = hidden.rename(output).stat().st_mtime_ns
+    waiting.join()
+    assert copied.done(cells[0]) and output.stat().st_mtime_ns == made

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
 from straightdp.config import ConfigError, Preset
 from straightdp.studies.cells import Cell
 from straightdp.studies.grid import STUDIES, Study, all_cells
 
 
-def find_cell(preset: Preset, text: str) -> Cell:
-    """The one cell whose id is, or contains, `text`; whole parts first: eps1 before eps10."""
+def find_cell(preset: Preset, text: str, named: str | None = None) -> Cell:
+    """The one cell whose id is, or contains, `text`; whole parts first: eps1 before eps10.
+
+    `named` is how the user named the preset, for the hints.
+    """
+    if not text:
+        raise ConfigError("a CELL's id is empty")
     cells = all_cells(preset)
     if text in cells:
         return cells[text]
@@ -19,8 +26,8 @@ def find_cell(preset: Preset, text: str) -> Cell:
         return matches[0]
     if not matches:
         raise ConfigError(
-            f"{text}: no such cell on preset {preset.name}; `straightdp status --ids --preset "
-            f"{preset.name}` lists them"
+            f"{text}: no such cell on preset {preset.name}; "
+            f"`straightdp status --ids --preset {shlex.quote(named or preset.name)}` lists them"
         )
     names = ", ".join(cell.id for cell in matches[:4])
     raise ConfigError(f"{text}: {len(matches)} cells match ({names}, ...); give more of the id")

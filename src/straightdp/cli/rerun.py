@@ -6,7 +6,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+from straightdp.cli.driver import last_driver
 from straightdp.cli.find import find_cell
 from straightdp.cli.queue import Queue
 from straightdp.cli.status import CellState, cell_state
@@ -17,13 +19,17 @@ from straightdp.files import DamagedFile, read_arrays
 from straightdp.studies.cells import Cell, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
+LOCKS = Path(".snakemake") / "locks"
+
 
 def rerun(arguments) -> int:
+    if not Path("Snakefile").is_file():
+        raise ConfigError("no Snakefile here: run it in the project's folder")
     preset = load_preset(arguments.preset)
     workspace, cells = Workspace.of(preset), all_cells(preset)
     name, queue, reference = metrics_name(preset), Queue(), extractor(preset)
     states = {key: cell_state(one, workspace, name, queue, reference) for key, one in cells.items()}
-    named = {find_cell(preset, text).id for text in arguments.cells}
+    named = {find_cell(preset, text, arguments.preset).id for text in arguments.cells}
     for key in sorted(named):
         _refuse(cells[key], workspace, states[key])
     chosen = set(named)
@@ -46,7 +52,11 @@ def rerun(arguments) -> int:
         (folder / FAILURE).unlink(missing_ok=True)
     folders = [workspace.folder(cells[key]) for key in chosen]
     queue.forget([folder / part for folder in folders for part in (RUN, name)])
-    return subprocess.run(command, check=False).returncode
+    status = subprocess.run(command, check=False).returncode
+    driver = last_driver()
+    if status and any(LOCKS.glob("*")) and not (driver and driver.alive):
+        print("a killed workflow left its lock: `straightdp recover`, then again", file=sys.stderr)
+    return status
 
 
 def _refuse(cell: Cell, workspace: Workspace, state: CellState) -> None:

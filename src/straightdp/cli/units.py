@@ -41,7 +41,7 @@ BESIDE = {  # what must lie beside it, for the unit to be done
     "public": ("calibration.json",),
     "extractor": ("statistics.npz", "features.npz", "lenet.pt", "domains.pt"),
 }
-MOMENT = 0.5  # seconds
+MOMENT, SHARED = 0.5, 24 * 3600.0  # seconds to wait for a lock, at least, and for shared units
 FAILURE, LOG, CONFIG = "failure.json", "log.txt", "config.json"
 
 
@@ -94,11 +94,11 @@ def prerequisites(unit: Unit) -> list[Unit]:
 
 def cell_from_file(path: Path) -> Unit:
     """A cell from a resolved configuration; its name is that of its folder or file."""
-    config = read_json(path) if path.exists() else None
-    if config is None:
-        raise ConfigError(f"{path}: no such file")
+    if not path.is_file():
+        raise ConfigError(f"{path}: {'a folder' if path.is_dir() else 'no such file'}")
+    config = read_json(path)
     parse_cell(config, path)
-    name = path.parent.name if path.name == CONFIG else path.stem
+    name = path.resolve().parent.name if path.name == CONFIG else path.stem
     return Unit("cells", name.removesuffix(f"-{digest(config)}"), config)
 
 
@@ -179,17 +179,19 @@ def run_unit(
 
     A failure leaves `failure.json` and is raised again. `patience` is how long to wait for
     another process that holds the folder: one whose machine is said to be dead may still be at
-    work.
+    work. What others need too is waited for much longer.
     """
     from straightdp.cli.dispatch import run
     from straightdp.methods.progress import Progress
 
     for needed in prerequisites(unit):
         if not workspace.done(needed):
-            run_unit(needed, workspace, execution, threads, patience)
+            run_unit(needed, workspace, execution, threads, max(patience, SHARED))
     folder = workspace.folder(unit)
     progress = Progress(unit.name, folder / LOG)
     existed = workspace.done(unit)
+    if patience and held(folder):
+        progress.say("waits for another process that is at work on it")
     with locked(folder, patience):
         if patience and not existed and workspace.done(unit):
             progress.say("done by another process meanwhile")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -14,18 +13,21 @@ from straightdp.cli.find import find_cell, find_study
 from straightdp.cli.queue import Queue
 from straightdp.cli.rerun import rerun as rerun
 from straightdp.cli.status import cell_state, render_grid, render_list
-from straightdp.cli.units import Workspace, cell_from_file, prerequisites, run_evaluation, run_unit
+from straightdp.cli.units import (
+    RESULTS,
+    Workspace,
+    cell_from_file,
+    prerequisites,
+    run_evaluation,
+    run_unit,
+)
 from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.evaluation.record import TRANSCRIPT
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.grid import Study, all_cells, study_cells
+from straightdp.threads import granted
 
 TABLES = Path("tables")
-
-
-def _threads() -> int | None:
-    value = os.environ.get("OMP_NUM_THREADS", "")
-    return int(value) if value.isdigit() and int(value) > 0 else None
 
 
 def _units(preset: Preset) -> dict[str, Unit]:
@@ -47,11 +49,13 @@ def cell(arguments) -> int:
     if (arguments.id is None) == (arguments.config is None):
         raise ConfigError("name a cell's id, or --config FILE (one of the two)")
     if arguments.config is not None:
+        if not (RESULTS.is_dir() or Path("Snakefile").is_file()):
+            raise ConfigError("no results/ and no Snakefile here: run it in the project's folder")
         unit: Unit = cell_from_file(arguments.config)
     else:
-        unit = find_cell(preset, arguments.id)
+        unit = find_cell(preset, arguments.id, arguments.preset)
     workspace = Workspace.of(preset)
-    run_unit(unit, workspace, preset.execution, _threads(), arguments.wait)
+    run_unit(unit, workspace, preset.execution, granted(), arguments.wait)
     print(workspace.folder(unit))
     return 0
 
@@ -61,19 +65,17 @@ def prepare(arguments) -> int:
     units = _units(preset)
     if arguments.id not in units:
         raise ConfigError(f"{arguments.id}: no such unit on preset {preset.name}")
-    run_unit(
-        units[arguments.id], Workspace.of(preset), preset.execution, _threads(), arguments.wait
-    )
+    run_unit(units[arguments.id], Workspace.of(preset), preset.execution, granted(), arguments.wait)
     return 0
 
 
 def evaluate(arguments) -> int:
     preset = load_preset(arguments.preset)
-    found, workspace = find_cell(preset, arguments.id), Workspace.of(preset)
+    found, workspace = find_cell(preset, arguments.id, arguments.preset), Workspace.of(preset)
     reference = extractor(preset)
     if not workspace.done(reference):
-        run_unit(reference, workspace, preset.execution, _threads())
-    run_evaluation(found, workspace, preset, _threads())
+        run_unit(reference, workspace, preset.execution, granted())
+    run_evaluation(found, workspace, preset, granted())
     return 0
 
 
@@ -88,7 +90,9 @@ def report(arguments) -> int:
         state = cell_state(cell, workspace, name, reference=extractor(preset))
         return f"{state.kind}, {state.detail}" if state.detail else state.kind
 
-    paths, text = write_study(preset, study, workspace.root, arguments.partial, reason)
+    paths, text = write_study(
+        preset, study, workspace.root, arguments.partial, reason, arguments.preset
+    )
     print(text if arguments.partial else "\n".join(str(path) for path in paths))
     return 0
 
@@ -98,7 +102,8 @@ def show(arguments) -> int:
     path = TABLES / preset.name / f"{study.name}.md"
     if not path.exists():
         raise ConfigError(
-            f"{path}: not written yet; snakemake --profile profiles/local {study.name}"
+            f"{path}: not written yet; snakemake --profile profiles/local {study.name} "
+            f"--config {shlex.quote(f'preset={arguments.preset}')}"
         )
     print(path.read_text(encoding="utf-8"))
     print(f"{path.with_suffix('')}.{{md,csv,tex}}")
@@ -111,9 +116,12 @@ def replay(arguments) -> int:
     path = Path(arguments.cell)
     if not path.exists():
         preset = load_preset(arguments.preset)
-        path = Workspace.of(preset).folder(find_cell(preset, arguments.cell))
-    if path.is_dir():
+        path = Workspace.of(preset).folder(find_cell(preset, arguments.cell, arguments.preset))
+    if path.is_dir():  # of a cell under way, what it has charged so far
+        under_way = path / "state" / TRANSCRIPT
         path = path / TRANSCRIPT
+        if not path.exists() and under_way.exists():
+            path = under_way
     if not path.exists():
         raise ConfigError(f"{path}: no transcript; has the cell finished?")
     result = recompute(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,8 +21,10 @@ class Progress:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """To the log alone."""
-        if self.log is not None:
+        """To the log alone; where that cannot be written, the run matters more."""
+        if self.log is None:
+            return
+        with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with open(self.log, "a", encoding="utf-8") as handle:
                 handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,13 +33,15 @@ def write_study(
     root: Path,
     partial: bool = False,
     reason: Callable[[Cell], str] = not_there,
+    named: str | None = None,
 ) -> tuple[list[Path], str]:
     """Write md, csv and tex; returns their paths and the Markdown.
 
     A cell without metrics is a hole under `partial` (the files are then TABLE.partial.*), listed
     below the table with its `reason`, and refused otherwise. A damaged file is refused always.
+    `named` is how the user named the preset, for the hints.
     """
-    name = metrics_name(preset)
+    name, on = metrics_name(preset), f"--preset {shlex.quote(named or preset.name)}"
     layout, columns = LAYOUTS[study.name], study.columns(preset)
     results: list[CellResult] = []
     missing: list[Missing] = []
@@ -51,11 +54,11 @@ def write_study(
             except FileNotFoundError:
                 missing.append(Missing(*row.key, cell.epsilon, cell.seed, reason(cell)))
                 if not partial:
-                    troubles.append(f"{path}: not there; `straightdp status` says why")
+                    troubles.append(f"{path}: not there; `straightdp status {on}` says why")
             except OldMetrics as error:
-                troubles.append(f"{error}; run `straightdp evaluate {cell.id}`")
+                troubles.append(f"{error}; run `straightdp evaluate {cell.id} {on}`")
             except DamagedFile as error:
-                troubles.append(f"{error}; run `straightdp rerun {cell.id}`")
+                troubles.append(f"{error}; run `straightdp rerun {cell.id} {on}`")
     if troubles:
         raise UnusableMetrics("\n".join(troubles))
     caption = Caption(
