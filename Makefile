@@ -14,6 +14,7 @@ setup: .venv/.installed
 	@echo "setting up .venv (torch is large: this takes a few minutes)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e . --config-settings editable_mode=compat
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 table1: setup

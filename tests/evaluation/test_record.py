@@ -1,11 +1,12 @@
 """A cell is believed for its transcript's replay alone, against its own configuration."""
 
+import hashlib
 import json
 
 import pytest
 
 from straightdp.evaluation.record import NotPassed, digests, passed, unchanged
-from straightdp.files import DamagedFile, write_json
+from straightdp.files import DamagedFile, read_json, write_json
 from straightdp.mechanisms.accounting import Adjacency, calibrate_releases
 from straightdp.mechanisms.transcript import Ledger, replay
 
@@ -127,3 +128,18 @@ def test_a_change_after_the_evaluation_is_seen(folder, name):
     (folder / name).unlink()
     with pytest.raises(DamagedFile, match=f"{name}: not there"):
         unchanged(folder, believed)
+
+
+def test_the_published_replay_is_believed_only_for_the_very_transcript(tmp_path):
+    """With the transcript's digest in run.json no replay is repeated; a changed byte brings it."""
+    folder = finish(tmp_path)
+    run = read_json(folder / "run.json")
+    text = (folder / "transcript.jsonl").read_bytes()
+    write_json(
+        folder / "run.json",
+        run | {"epsilon": 0.5, "transcript_sha256": hashlib.sha256(text).hexdigest()},
+    )
+    assert passed(folder, configuration()) == 0.5
+    (folder / "transcript.jsonl").write_bytes(text + b" ")
+    with pytest.raises(NotPassed):
+        passed(folder, configuration())

@@ -6,6 +6,7 @@ anything of it is published.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def publish(
         "schema": SCHEMA,
         "status": "ok",
         "epsilon": epsilon,
+        "transcript_sha256": hashlib.sha256((folder / TRANSCRIPT).read_bytes()).hexdigest(),
         "noise_seed": config.privacy.noise_seed,
         "device": str(compute.device),
         "threads": compute.threads,
