@@ -23,6 +23,7 @@ from straightdp.files import read_json
 from straightdp.studies.cells import metrics_name, resolve
 from straightdp.studies.grid import TABLE1, study_cells
 
+pytestmark = pytest.mark.slow
 GPU_PARTITIONS = "--submitit-gpu-partitions=l40s=l40s,a100=a100"
 
 
@@ -155,7 +156,6 @@ def test_a_requeue_by_hand(training, reference, cluster):
     assert_equal(it, reference)
 
 
-@pytest.mark.slow
 def test_the_time_limit(training, reference, cluster):
     """A limit of one minute, and a signal half a minute before it."""
     it = training(cluster)
@@ -176,7 +176,6 @@ def preempt(cluster, seconds: int = 1) -> str:
     ).strip()
 
 
-@pytest.mark.slow
 def test_preemption_that_queues_again(training, reference, requeueing):
     it = training(requeueing)
     driver = it.start()
@@ -191,7 +190,6 @@ def test_preemption_that_queues_again(training, reference, requeueing):
     assert_equal(it, reference)
 
 
-@pytest.mark.slow
 def test_preemption_that_cancels(training, reference, cancelling):
     it = training(cancelling)
     driver = it.start()
@@ -204,7 +202,6 @@ def test_preemption_that_cancels(training, reference, cancelling):
     assert_equal(it, reference)
 
 
-@pytest.mark.slow
 def test_a_dead_node(training, reference, cluster):
     """kill -9 of slurmd and of all that it started; Slurm notices, and queues the job again."""
     it = training(cluster)
@@ -288,7 +285,6 @@ def test_recover_goes_on_after_a_driver_was_killed_and_refuses_while_it_lives(
     assert_equal(it, reference)
 
 
-@pytest.mark.slow
 def test_table_1_from_nothing(tmp_path, new_workflow, cluster):
     """Every cell through the cluster, metrics on CPU nodes, and the table at the end."""
     workspace(tmp_path)
