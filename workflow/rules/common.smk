@@ -47,22 +47,12 @@ AUTOENCODERS = {
     if "autoencoder" in public.config
     for unit in [autoencoder_unit(public.config["autoencoder"])]
 }
-DATA = {
-    unit.id: unit
-    for public_data in [
-        EXTRACTOR.config["public"],
-        *(cell.config["public"]["data"] for cell in CELLS.values()),
-    ]
-    for unit in [data_unit(public_data)]
-    if unit is not None
-}
 PUBLIC_EXTRACTORS = {
     unit.id: unit
     for cell in CELLS.values()
     for unit in [cell_extractor(cell.config)]
     if unit is not None
 }
-UNITS = CELLS | PUBLIC | AUTOENCODERS | DATA | PUBLIC_EXTRACTORS | {EXTRACTOR.id: EXTRACTOR}
 
 # The threads that torch and numpy may use are the job's; "$OMP_NUM_THREADS" is read again.
 # glibc then keeps freed memory, which saves a CPU job a tenth of its time.

@@ -12,9 +12,7 @@ from pathlib import Path
 
 from straightdp.config import ConfigError, Preset
 from straightdp.files import read_json, write_json
-from straightdp.resolved import (
-    parse_cell,
-)
+from straightdp.resolved import parse_cell
 from straightdp.studies.cells import (
     Cell,
     Unit,

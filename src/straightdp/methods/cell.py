@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,28 @@ def open_ledger(config: AnyCell, state: Path) -> Ledger:
         records=config.data.records,
         noise_seed=config.privacy.noise_seed,
     )
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a cell works with from its first line on."""
+
+    state: Path  # unfinished work: checkpoints, the transcript as it grows, the noise key
+    noise: Streams  # secret where the records are
+    streams: Streams  # everything else that is random
+    ledger: Ledger
+
+
+def begin(config: AnyCell, identity: str, folder: Path) -> Start:
+    """Open or reopen a cell's state in `folder`; refuses a second release of private data.
+
+    `identity` names the cell's noise key where the key is published.
+    """
+    state = folder / "state"
+    refuse_second_release(config, folder)
+    state.mkdir(parents=True, exist_ok=True)
+    noise = noise_streams(config, identity, state)
+    return Start(state, noise, Streams.from_seed("cell", config.seed), open_ledger(config, state))
 
 
 def publish(

@@ -25,7 +25,7 @@ from straightdp.mechanisms.feature_maps import (
     random_fourier,
     tangent,
 )
-from straightdp.methods.cell import noise_streams, open_ledger, publish, refuse_second_release
+from straightdp.methods.cell import begin, publish
 from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import CLASSES
 from straightdp.methods.sampling import CHUNK, sample_labels
@@ -118,12 +118,8 @@ def run_embedding(
     `identity` names the cell's noise key. The release is kept in `folder`/state, so that a
     resumed cell matches the very numbers that it had released and charged.
     """
-    state = folder / "state"
-    refuse_second_release(config, folder)
-    state.mkdir(parents=True, exist_ok=True)
-    noise = noise_streams(config, identity, state)
-    ledger = open_ledger(config, state)
-    streams = Streams.from_seed("cell", config.seed)
+    start = begin(config, identity, folder)
+    state, noise, streams, ledger = start.state, start.noise, start.streams, start.ledger
     codec = PixelCodec(config.public.image_size)
     feature_map = build_feature_map(config, unit_pixels(codec, public_data.images))
     feature_map = feature_map.to(compute.device)

@@ -31,7 +31,7 @@ from straightdp.files import write_json
 from straightdp.flow.path import interpolate
 from straightdp.mechanisms.accounting import Adjacency, calibrate_releases
 from straightdp.mechanisms.votes import VoteReleases, resample, survivors, vote_histogram
-from straightdp.methods.cell import noise_streams, open_ledger, publish, refuse_second_release
+from straightdp.methods.cell import begin, publish
 from straightdp.methods.progress import Progress
 from straightdp.methods.public_stage import (
     CLASSES,
@@ -151,12 +151,8 @@ def run_evolution(
     round leaves a checkpoint in `folder`/state. Writes `evolution.json` beside the results: what
     was voted in, and what the released histograms kept.
     """
-    state = folder / "state"
-    refuse_second_release(config, folder)
-    state.mkdir(parents=True, exist_ok=True)
-    noise = noise_streams(config, identity, state)
-    ledger = open_ledger(config, state)
-    streams = Streams.from_seed("cell", config.seed)
+    begun = begin(config, identity, folder)
+    state, noise, streams, ledger = begun.state, begun.noise, begun.streams, begun.ledger
     settings, privacy, sampling = config.evolution, config.privacy, config.sampling
     multiplier = calibrate_releases(privacy.epsilon, privacy.delta, settings.rounds)
     releases = VoteReleases(

@@ -20,7 +20,7 @@ from straightdp.flow.analytic import MomentModel
 from straightdp.mechanisms.accounting import GaussianRelease, calibrate_releases
 from straightdp.mechanisms.moments import ReleaseSpec, release
 from straightdp.mechanisms.transcript import Ledger
-from straightdp.methods.cell import noise_streams, open_ledger, publish, refuse_second_release
+from straightdp.methods.cell import begin, publish
 from straightdp.methods.distillation import distillation_phase
 from straightdp.methods.private_training import declare_plan, train_privately
 from straightdp.methods.progress import Progress
@@ -73,13 +73,9 @@ def run_cell(
 
     `identity` names the cell's noise key. Unfinished state lies in `folder`/state.
     """
-    state = folder / "state"
-    refuse_second_release(config, folder)
-    state.mkdir(parents=True, exist_ok=True)
-    noise = noise_streams(config, identity, state)
-    streams = Streams.from_seed("cell", config.seed)
+    start = begin(config, identity, folder)
+    state, noise, streams, ledger = start.state, start.noise, start.streams, start.ledger
     method, public = config.method, inputs.public
-    ledger = open_ledger(config, state)
     z = project_to_ball(inputs.codec.encode(inputs.private_data.images), public.radius)
     labels = torch.from_numpy(inputs.private_data.labels)
     table = caption_table(config.public, compute)
@@ -116,9 +112,9 @@ def run_cell(
         shutil.copyfile(state / "plan.json", folder / "plan.json")
     if model is not None:
         model.eval()
-    start = config.stage1.guidance_start if method.port == "guide" else None
+    guided_from = config.stage1.guidance_start if method.port == "guide" else None
     progress.say(f"sampling {config.sampling.count}")
     samples, sample_labels = sample_vectors(
-        model, table, z.shape[1], config.sampling, streams, compute, released, start
+        model, table, z.shape[1], config.sampling, streams, compute, released, guided_from
     )
     publish(config, folder, inputs.codec.decode(samples), sample_labels, model, compute)
