@@ -48,7 +48,6 @@ class Executor(RemoteExecutor):
             patience=settings.patience,
             say=logger.info,
         )
-        self._infos: dict[str, SubmittedJobInfo] = {}
         super().__init__(workflow, logger)
 
     @property
@@ -61,7 +60,7 @@ class Executor(RemoteExecutor):
         self.run_jobs([job])
 
     def run_jobs(self, jobs: list[JobExecutorInterface]):
-        tasks = []
+        infos = []
         for job in jobs:
             try:
                 task = self._task(job)
@@ -69,11 +68,10 @@ class Executor(RemoteExecutor):
                 refused = f"{job_name(job)}: rejected: {error}\n"
                 self.report_job_error(SubmittedJobInfo(job), msg=refused)
                 continue
-            self._infos[task.key] = SubmittedJobInfo(job, aux={"task": task})
-            tasks.append(task)
+            infos.append(SubmittedJobInfo(job, aux={"task": task}))
         fresh = []
-        for task in tasks:
-            job = self._infos[task.key].job
+        for info in infos:
+            job, task = info.job, info.aux["task"]
             self.run_job_pre(job)
             if self.tracker.adopt(task):
                 for path in job.output:  # an interrupted Snakemake removes folders still empty
@@ -83,9 +81,8 @@ class Executor(RemoteExecutor):
                     self.workflow.async_run(job.prepare())
                 fresh.append(task)
         self.tracker.submit(fresh)
-        for task in tasks:
-            info = self._infos[task.key]
-            info.external_jobid = task.entry.id
+        for info in infos:
+            info.external_jobid = info.aux["task"].entry.id
             self.report_job_submission(info)
 
     def _task(self, job: JobExecutorInterface) -> Task:
@@ -110,7 +107,7 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
-        if not active_jobs:  # the first look may come before __post_init__ has run
+        if not active_jobs:
             return
         self.tracker.look()
         for info in active_jobs:
@@ -200,8 +197,6 @@ def job_name(job: JobExecutorInterface) -> str:
 def runs_directly(job: JobExecutorInterface, workflow) -> bool:
     """Whether the job's shell command is all there is to it, so no Snakemake need run inside."""
     if job.is_group() or not job.is_shell or job.is_shadow or job.benchmark:
-        return False
-    if job.is_pipe_or_service() if callable(getattr(job, "is_pipe_or_service", None)) else False:
         return False
     rule = job.rule
     deployed = workflow.deployment_settings.deployment_method

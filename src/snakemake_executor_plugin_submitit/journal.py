@@ -21,7 +21,13 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from snakemake_executor_plugin_submitit.payload import append_line, read_lines, write_atomically
+from snakemake_executor_plugin_submitit.payload import (
+    append_line,
+    read_lines,
+    result_path,
+    tries_path,
+    write_atomically,
+)
 
 HOME = Path(".snakemake") / "submitit"
 SCHEMA = 1
@@ -105,7 +111,7 @@ class Journal:
         self.result_path(key).unlink(missing_ok=True)
 
     def result_path(self, key: str) -> Path:
-        return self.home / "results" / f"{key}.json"
+        return result_path(self.home, key)
 
     def results(self) -> set[str]:
         """The keys that have a result on disk; one look at a folder."""
@@ -126,17 +132,15 @@ class Journal:
 
     def starts(self, key: str) -> list[dict]:
         """Every start of the command in this series of tries."""
-        return [
-            line for line in read_lines(self.home / "tries" / f"{key}.jsonl") if "start" in line
-        ]
+        return [line for line in read_lines(tries_path(self.home, key)) if "start" in line]
 
     def stops(self, key: str) -> list[dict]:
         """Every time that the command was told to save and leave."""
-        return [line for line in read_lines(self.home / "tries" / f"{key}.jsonl") if "stop" in line]
+        return [line for line in read_lines(tries_path(self.home, key)) if "stop" in line]
 
     def begin_series(self, key: str) -> None:
         """A new run of a job counts its tries from 0; the old ones are kept beside."""
-        path = self.home / "tries" / f"{key}.jsonl"
+        path = tries_path(self.home, key)
         if path.exists():
             for line in read_lines(path):
                 append_line(path.with_suffix(".old"), line)

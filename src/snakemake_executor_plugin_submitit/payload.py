@@ -70,6 +70,16 @@ def read_lines(path: Path) -> list[dict]:
     return found
 
 
+def result_path(home: Path, key: str) -> Path:
+    """Where a job says how its command ended."""
+    return home / "results" / f"{key}.json"
+
+
+def tries_path(home: Path, key: str) -> Path:
+    """Where a job notes every start and stop of its command."""
+    return home / "tries" / f"{key}.jsonl"
+
+
 @dataclass
 class Payload:
     """A picklable call: run `command` with bash in `directory`, and record how it ends.
@@ -90,11 +100,11 @@ class Payload:
 
     @property
     def result_path(self) -> Path:
-        return Path(self.home) / "results" / f"{self.key}.json"
+        return result_path(Path(self.home), self.key)
 
     @property
     def tries_path(self) -> Path:
-        return Path(self.home) / "tries" / f"{self.key}.jsonl"
+        return tries_path(Path(self.home), self.key)
 
     def __call__(self) -> int:
         started = sum("start" in line for line in read_lines(self.tries_path))

@@ -228,7 +228,7 @@ class Tracker:
         record = self.journal.result(task.entry)
         if record is None or record.get("reason") == "terminated":
             return  # of an earlier submission; or told to leave: Slurm's state says why
-        ending = from_result(record, "\n".join(log_tail(task.entry.log, 40)))
+        ending = from_result(record, _tail(task))
         if ending is None:
             task.done = True
             starts = len(self.journal.starts(task.key))
@@ -245,11 +245,10 @@ class Tracker:
         final = record is not None and record.get("reason") != "terminated"
         if final and not was_killed(record):
             return  # the next look reads it
-        tail = "\n".join(log_tail(task.entry.log, 40))
         if line is None:
             if self.backend.missing_for(task.entry.id) >= self.patience:
                 lost = Ending(Reason.NODE_FAIL, "Slurm has lost the job")
-                self._ended(task, from_result(record, tail) if final else lost)
+                self._ended(task, from_result(record, _tail(task)) if final else lost)
             return
         if not is_finished(line.state):
             task.ended_since = None
@@ -265,6 +264,7 @@ class Tracker:
         if final and line.state not in {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"}:
             wait = 0
         if now - task.ended_since >= wait:
+            tail = _tail(task)
             ending = from_state(line.state, record, tail)
             unknown = final and ending.reason is Reason.EXCEPTION
             self._ended(task, from_result(record, tail) if unknown else ending)
@@ -333,6 +333,11 @@ class Tracker:
                     message="cancelled by an interrupt of its driver",
                 )
             self.tasks.clear()
+
+
+def _tail(task: Task) -> str:
+    """The end of a job's log, in which it is looked for words of memory."""
+    return "\n".join(log_tail(task.entry.log, 40))
 
 
 def failure_text(task: Task, lines: int = 20) -> str:

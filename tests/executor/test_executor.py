@@ -140,7 +140,7 @@ def test_a_wrong_resource_is_one_clear_line(toy):
 
 def test_slurm_without_slurm_is_one_clear_line(toy, monkeypatch):
     (toy / "bin").mkdir()
-    for name in ("bash", "sh", "env", "cat"):
+    for name in ("bash", "sh", "env", "cat", "which"):
         (toy / "bin" / name).symlink_to(shutil.which(name))
     monkeypatch.setenv("PATH", str(toy / "bin"))
     said = refused(toy, "out/good-1.txt", backend="slurm")
