@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from straightdp.data.sources import SOURCES
+from straightdp.data.sources import DRAWN, SOURCES
 from straightdp.sections import (
     Budget,
     Count,
@@ -35,10 +35,10 @@ MAX_EPSILON = 200.0  # above it the accountant offers no calibration
 
 
 class Data(Section):
-    public: Literal["glyphs", "kmnist", "fashion_mnist", "mnist"]
-    private: Literal["embedded", "mnist", "fashion_mnist", "kmnist"]
+    public: Literal["glyphs", "letters", "kmnist", "fashion_mnist", "mnist"]
+    private: Literal["embedded", "mnist", "fashion_mnist", "kmnist", "letters"]
     private_records: Count  # N, the declared public constant of every mechanism
-    glyph_count: Count | None = None  # how many glyphs to draw, where glyphs are the public set
+    glyph_count: Count | None = None  # how many to draw, where the public images are drawn
 
 
 class Privacy(Section):
@@ -265,11 +265,13 @@ class Preset(Section):
 
     @model_validator(mode="after")
     def _combinations(self):
-        glyphs, count = self.data.public == "glyphs", self.data.glyph_count
-        if glyphs and count is None:
-            raise ValueError("data.glyph_count: needed where data.public is glyphs")
-        if not glyphs and count is not None:
-            raise ValueError("data.glyph_count: only for data.public: glyphs; remove it")
+        drawn, count = self.data.public in DRAWN, self.data.glyph_count
+        if drawn and count is None:
+            raise ValueError(f"data.glyph_count: needed where data.public is {self.data.public}")
+        if not drawn and count is not None:
+            raise ValueError(
+                f"data.glyph_count: only where data.public is {' or '.join(DRAWN)}; remove it"
+            )
         if self.data.public == self.data.private:
             raise ValueError(
                 f"data.public: {self.data.public} is the private set too; name another"

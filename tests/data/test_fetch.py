@@ -225,6 +225,22 @@ def test_what_comes_with_the_package_needs_no_host(name, tmp_path):
     assert contents(tmp_path) == {}
 
 
+def test_letters_are_drawn_into_files_that_a_second_fetch_keeps(tmp_path, monkeypatch):
+    small = replace(SOURCES["letters"], train_size=30, test_size=20)
+    monkeypatch.setitem(SOURCES, "letters", small)
+    folder = fetch("letters", tmp_path, report=lambda line: None)
+    before = contents(tmp_path)
+    train, test = load("letters", "train", root=tmp_path), load("letters", "test", root=tmp_path)
+    np.testing.assert_array_equal(train.images, load("letters", "train", size=30).images)
+    np.testing.assert_array_equal(test.images, load("letters", "test", size=20).images)
+    assert test.labels.tolist() == list(range(10)) * 2
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
+    lines = []
+    fetch("letters", tmp_path, report=lines.append)
+    assert contents(tmp_path) == before
+    assert "train files" in lines[0] and "drawing 20 images" in lines[1]
+
+
 def test_an_unknown_source_is_refused(tmp_path):
     with pytest.raises(DataError, match="emnist: no such data set; known: mnist"):
         fetch("emnist", tmp_path)

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from scipy import ndimage
 
 from straightdp.data import glyphs
-from straightdp.data.glyphs import FACES, LETTERS, draw
+from straightdp.data.glyphs import ALPHABETS, draw
 from straightdp.data.sources import load
 
 
@@ -40,18 +40,23 @@ def test_splits_seeds_and_indices_give_different_images(drawn):
     assert len(np.unique(together, axis=0)) == 90
 
 
-def test_every_face_has_a_glyph_of_its_own_for_every_letter():
+@pytest.mark.parametrize("name", sorted(ALPHABETS))
+def test_every_face_has_a_glyph_of_its_own_for_every_letter(name):
+    alphabet = ALPHABETS[name]
+
     def drawing(face: str, letter: str) -> bytes:
         path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / face
         image = Image.new("L", (64, 64))
         ImageDraw.Draw(image).text((8, 4), letter, 255, ImageFont.truetype(str(path), 40))
         return image.tobytes()
 
-    for face in FACES:
+    for face in alphabet.faces:
         missing = drawing(face, "\U0010fffd")  # a private code point: the replacement box
-        shapes = {drawing(face, letter) for letter in LETTERS if glyphs._covers(face, letter)}
+        shapes = {
+            drawing(face, letter) for letter in alphabet.letters if glyphs._covers(face, letter)
+        }
         assert missing not in shapes
-        assert len(shapes) == len(LETTERS) == 10
+        assert len(shapes) == len(alphabet.letters) == 10
 
 
 def test_letters_are_centred_by_mass_as_mnist_is(drawn):
@@ -89,3 +94,14 @@ def test_the_letters_can_be_told_apart_across_the_splits(drawn):
 def test_no_size_is_refused():
     with pytest.raises(ValueError, match="glyphs: size must be at least 1, not 0"):
         draw(0)
+
+
+def test_the_sets_share_no_image_and_no_class_look(drawn):
+    """A probe of mean images, right on its own set, is near chance on the other one."""
+    other = draw(300, 0, name="letters")
+    assert load("letters", "train", size=3).name == other.name == "letters"
+    flat = drawn.images.reshape(600, -1).astype(float)
+    means = np.stack([flat[drawn.labels == letter].mean(0) for letter in range(10)])
+    distances = ((other.images.reshape(300, 1, -1) - means) ** 2).sum(2)
+    assert (distances.argmin(1) == other.labels).mean() < 0.3
+    assert len(np.unique(np.concatenate([drawn.images[:300], other.images]), axis=0)) == 600

@@ -125,7 +125,7 @@ def test_names_splits_and_arguments_that_are_wrong_are_refused(tiny):
         load("emnist", "train")
     with pytest.raises(DataError, match="valid: .*train or test"):
         load("kmnist", "valid", root=root)
-    with pytest.raises(DataError, match="kmnist: size and seed are for glyphs"):
+    with pytest.raises(DataError, match="kmnist: size and seed are for drawn sets"):
         load("kmnist", "train", root=root, size=3)
     with pytest.raises(DataError, match=r"glyphs: .*\(size\)"):
         load("glyphs", "train")

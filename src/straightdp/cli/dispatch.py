@@ -31,7 +31,7 @@ def run(unit: Unit, workspace: Workspace, execution, threads, progress) -> None:
         from straightdp.files import write_arrays
 
         progress.say(f"drawing {config['count']} {config['source']}")
-        drawn = draw(config["count"], config["seed"])
+        drawn = draw(config["count"], config["seed"], name=config["source"])
         write_arrays(folder / OUTPUTS["data"], images=drawn.images, labels=drawn.labels)
         return
     machine = compute(execution, threads)

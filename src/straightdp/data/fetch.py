@@ -17,7 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from straightdp.data.sources import PREFIX, SOURCES, DataError, raw_folder, read_file
+import numpy as np
+
+from straightdp.data.sources import (
+    DRAWN,
+    PREFIX,
+    SOURCES,
+    DataError,
+    idx_bytes,
+    load,
+    raw_folder,
+    read_file,
+)
 from straightdp.files import replacing
 
 TIMEOUT = 30.0  # seconds without an answer, a host
@@ -65,7 +76,7 @@ def fetch(
 
     `root` is the data folder (default: $STRAIGHTDP_DATA, else `data`). Whole files are kept.
     `embedded` and `glyphs` need nothing: that is reported, and the package's own folder
-    returned. Raises :class:`DataError`, one line with every host tried, what each answered,
+    returned. `letters` are drawn, not downloaded. Raises :class:`DataError`, one line with every host tried, what each answered,
     and the folder into which the files may be put by hand.
     """
     if name not in SOURCES:
@@ -74,6 +85,9 @@ def fetch(
         report(f"{name}: comes with the package or is drawn by it; nothing needs fetching")
         return Path(__file__).parent
     folder = raw_folder(name, root)
+    if name in DRAWN:
+        _draw(name, folder, root, report)
+        return folder
     where = where or catalogue(name)
     for file, md5 in where.files.items():
         kept = _kept(name, folder / file, md5, root)
@@ -88,6 +102,28 @@ def fetch(
             raise DataError(f"{name}: {folder / file} cannot be written ({error})") from error
         report(f"{name}: {folder / file} fetched from {host}")
     return folder
+
+
+def _draw(name: str, folder: Path, root: Path | None, report: Callable[[str], None]) -> None:
+    """Draw what is missing of a drawn set's files, as gzipped IDX."""
+    from straightdp.data.glyphs import draw
+
+    source = SOURCES[name]
+    for split, size in (("train", source.train_size), ("test", source.test_size)):
+        try:
+            load(name, split, root=root)
+            report(f"{name}: its {split} files in {folder} are there and whole")
+            continue
+        except DataError:
+            report(f"{name}: drawing {size} images ({split}) takes a minute or two")
+        drawn = draw(size, 0, split, name)
+        for part, array in (("images", drawn.images), ("labels", drawn.labels.astype(np.uint8))):
+            path = folder / f"{PREFIX[split]}-{part}-idx{array.ndim}-ubyte.gz"
+            try:
+                with replacing(path) as temporary:
+                    temporary.write_bytes(gzip.compress(idx_bytes(array), 6, mtime=0))
+            except OSError as error:
+                raise DataError(f"{name}: {path} cannot be written ({error})") from error
 
 
 def _kept(name: str, path: Path, md5: str, root: Path | None) -> str:

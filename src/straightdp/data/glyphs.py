@@ -1,14 +1,17 @@
 """Stroke-like public images that need no network: letters drawn from matplotlib's fonts.
 
-Ten Georgian and Armenian letters that resemble no digit, in random DejaVu faces, sizes and
-stroke widths, rotated, sheared, scaled and deformed elastically (Simard et al. 2003), then
-averaged down to 28 x 28 and centred by mass, as MNIST is. They stand in for KMNIST where
-that cannot be had. Each image is a function of (seed, split, index) alone: a larger set
-begins with the smaller one.
+`glyphs` are ten Georgian and Armenian letters that resemble no digit, in DejaVu faces; they
+stand in for KMNIST where that cannot be had. `letters` are ten small Latin letters in the STIX
+and Computer Modern faces: another domain, to rehearse a transfer on that touches no private
+image. Both come in random faces, sizes and stroke widths, rotated, sheared, scaled and deformed
+elastically (Simard et al. 2003), then averaged down to 28 x 28 and centred by mass, as MNIST
+is. Each image is a function of (set, seed, split, index) alone: a larger set begins with the
+smaller one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,14 +23,31 @@ from scipy import ndimage
 from straightdp.data.sources import ImageSet, Split
 from straightdp.rng import Role, Streams
 
-LETTERS = "\u10d3\u10d7\u10db\u10dd\u10e0\u10e3\u10e5\u10ee\u0583\u0571"
-FACES = (
-    "DejaVuSans.ttf",
-    "DejaVuSans-Bold.ttf",
-    "DejaVuSerif.ttf",
-    "DejaVuSerif-Bold.ttf",
-    "DejaVuSansMono.ttf",
-)
+
+@dataclass(frozen=True)
+class Alphabet:
+    """Ten letters and the faces that they are drawn in."""
+
+    letters: str
+    faces: tuple[str, ...]
+
+
+ALPHABETS = {
+    "glyphs": Alphabet(
+        "\u10d3\u10d7\u10db\u10dd\u10e0\u10e3\u10e5\u10ee\u0583\u0571",
+        (
+            "DejaVuSans.ttf",
+            "DejaVuSans-Bold.ttf",
+            "DejaVuSerif.ttf",
+            "DejaVuSerif-Bold.ttf",
+            "DejaVuSansMono.ttf",
+        ),
+    ),
+    "letters": Alphabet(
+        "adefghkmrw",
+        ("STIXGeneral.ttf", "STIXGeneralItalic.ttf", "cmr10.ttf", "cmss10.ttf", "cmmi10.ttf"),
+    ),
+}
 CANVAS, IMAGE = 56, 28  # drawn at twice the final size
 SIZES = (36, 47)  # font size in canvas pixels
 STROKES = 3  # extra stroke widths 0, 1, 2; bold faces get none, or their counters fill up
@@ -66,9 +86,9 @@ def _stroke(face: str, size: int, letter: str, width: int) -> np.ndarray:
     return np.asarray(image, np.float32) / 255
 
 
-def _image(generator: np.random.Generator, letter: str) -> np.ndarray:
-    """(28, 28) uint8: one random drawing of a letter."""
-    faces = [face for face in FACES if _covers(face, letter)]
+def _image(generator: np.random.Generator, letter: str, possible: tuple[str, ...]) -> np.ndarray:
+    """(28, 28) uint8: one random drawing of a letter in one of the possible faces."""
+    faces = [face for face in possible if _covers(face, letter)]
     face = faces[generator.integers(len(faces))]
     size, thicker = int(generator.integers(*SIZES)), int(generator.integers(STROKES))
     drawn = _stroke(face, size, letter, 0 if "Bold" in face else thicker)
@@ -104,14 +124,14 @@ def _moved(image: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return moved
 
 
-def draw(size: int, seed: int = 0, split: Split = "train") -> ImageSet:
-    """Draw `size` letters; image i shows letter i mod 10, which is its label."""
+def draw(size: int, seed: int = 0, split: Split = "train", name: str = "glyphs") -> ImageSet:
+    """Draw `size` letters of a set; image i shows letter i mod 10, which is its label."""
     if size < 1:
-        raise ValueError(f"glyphs: size must be at least 1, not {size}")
-    streams = Streams.from_seed("glyphs", split, seed)
+        raise ValueError(f"{name}: size must be at least 1, not {size}")
+    alphabet, streams = ALPHABETS[name], Streams.from_seed(name, split, seed)
     images = np.empty((size, IMAGE, IMAGE), np.uint8)
-    labels = np.arange(size) % len(LETTERS)
+    labels = np.arange(size) % len(alphabet.letters)
     for index in range(size):
-        generator = streams.generator(Role.DRAW, index)
-        images[index] = _image(generator, LETTERS[labels[index]])
-    return ImageSet("glyphs", images, labels.astype(np.int64))
+        letter = alphabet.letters[labels[index]]
+        images[index] = _image(streams.generator(Role.DRAW, index), letter, alphabet.faces)
+    return ImageSet(name, images, labels.astype(np.int64))

@@ -2,7 +2,8 @@
 
 `mnist`, `fashion_mnist` and `kmnist` are read from a folder in torchvision's layout
 (`MNIST/raw/train-images-idx3-ubyte`, gzipped or not), named by STRAIGHTDP_DATA and else
-`data/`. `embedded` comes with the package; `glyphs` are drawn.
+`data/`. `embedded` comes with the package; `glyphs` and `letters` are drawn, and `letters` can
+be drawn once into the same folder, to be a private set's stand-in.
 """
 
 from __future__ import annotations
@@ -68,8 +69,18 @@ SOURCES: dict[str, Source] = {
             "a subset of MNIST that comes with the package",
         ),
         Source("glyphs", True, None, None, "drawn here", "the DejaVu fonts that matplotlib ships"),
+        Source(
+            "letters",
+            True,
+            60_000,
+            10_000,
+            "drawn here",
+            "the STIX and Computer Modern fonts that matplotlib ships",
+            "Letters",
+        ),
     )
 }
+DRAWN = ("glyphs", "letters")
 PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -86,7 +97,7 @@ def load(
     size: int | None = None,
     seed: int = 0,
 ) -> ImageSet:
-    """Read (or draw) a source. `size` and `seed` are for `glyphs` alone.
+    """Read a source, or draw `size` images of a drawn one; `size` and `seed` are for those.
 
     Raises :class:`DataError`, one line, if the source is unknown, missing or damaged.
     """
@@ -94,14 +105,14 @@ def load(
         raise DataError(f"{name}: no such data set; known: {', '.join(SOURCES)}")
     if split not in PREFIX:
         raise DataError(f"{split}: no such split; use train or test")
-    if name != "glyphs" and (size is not None or seed != 0):
-        raise DataError(f"{name}: size and seed are for glyphs alone; leave them out")
-    if name == "glyphs":
+    if name not in DRAWN and (size is not None or seed != 0):
+        raise DataError(f"{name}: size and seed are for drawn sets alone; leave them out")
+    if size is not None:
         from straightdp.data.glyphs import draw
 
-        if size is None:
-            raise DataError("glyphs: say how many to draw (size)")
-        return draw(size, seed, split)
+        return draw(size, seed, split, name)
+    if name == "glyphs":
+        raise DataError("glyphs: say how many to draw (size)")
     if name == "embedded":
         from straightdp.data.embedded import read_embedded
 
@@ -155,3 +166,8 @@ def parse_idx(raw: bytes, dimensions: int) -> np.ndarray:
     if len(raw) - header != math.prod(shape):
         raise ValueError(f"{len(raw) - header} bytes of data where {math.prod(shape)} are due")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """An array of unsigned bytes in LeCun's IDX format, as :func:`parse_idx` reads it."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
