@@ -76,8 +76,8 @@ def fetch(
 
     `root` is the data folder (default: $STRAIGHTDP_DATA, else `data`). Whole files are kept.
     `embedded` and `glyphs` need nothing: that is reported, and the package's own folder
-    returned. `letters` are drawn, not downloaded. Raises :class:`DataError`, one line with every host tried, what each answered,
-    and the folder into which the files may be put by hand.
+    returned. `letters` are drawn, not downloaded. Raises :class:`DataError`, one line with
+    every host tried, what each answered, and the folder into which the files may be put by hand.
     """
     if name not in SOURCES:
         raise DataError(f"{name}: no such data set; known: {', '.join(SOURCES)}")
