@@ -93,7 +93,7 @@ def draw_accuracy(
         measured = ""
     spread = "Means; bands \u00b11 standard deviation over seeds." if len(seeds) > 1 else ""
     total = len(rows) * len(epsilons) * len(seeds)
-    holes = f"{missing} of {total} cells are not there yet." if missing else ""
+    holes = f"{missing} of {total} cells are not there yet: over those that are." if missing else ""
     captioned(figure, run_line(preset, seeds, measured, spread, holes))
     return figure
 
