@@ -30,6 +30,7 @@ from straightdp.reports.figures import style
 from straightdp.reports.figures.canvas import blank, captioned, hole, run_line
 
 FINE = 200  # buckets on [0, 1] at whose midpoints the family is drawn
+SERIES = ("times", "worst_class", "null_branch")  # of a calibration's horizon
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,23 @@ class Geometry:
 
 def read_geometry(folder: Path, space: str) -> Geometry:
     """Of a finished public stage; :class:`DamagedFile` names what cannot be read."""
-    path = folder / "calibration.json"
     with made_by(folder):
         moments = load_public(folder).moments
-        found = read_json(path)["horizon"]
-        horizon = Horizon(
-            float(found["tau"]),
-            *(tuple(map(float, found[name])) for name in ("times", "worst_class", "null_branch")),
-        )
-        series = (horizon.times, horizon.worst_class, horizon.null_branch)
-        whole = all(math.isfinite(value) for value in itertools.chain([horizon.tau], *series))
-        if not whole or len({len(one) for one in series}) > 1 or not horizon.times:
-            raise DamagedFile(f"{path}: its horizon is not one cosine a time")
-    return Geometry(space, horizon, moments)
+        return Geometry(space, _horizon(folder / "calibration.json"), moments)
+
+
+def _horizon(path: Path) -> Horizon:
+    """The horizon of a calibration: as many cosines as times, all of them numbers."""
+    found = read_json(path)["horizon"]
+    try:
+        tau = float(found["tau"])
+        series = [tuple(map(float, found[name])) for name in SERIES]
+    except ValueError as error:
+        raise DamagedFile(f"{path}: its horizon: {error}") from error
+    whole = all(map(math.isfinite, itertools.chain([tau], *series)))
+    if not (whole and series[0] and len(set(map(len, series))) == 1):
+        raise DamagedFile(f"{path}: its horizon is not one cosine a time")
+    return Horizon(tau, *series)
 
 
 def clip_family(moments: MomentModel, betas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
