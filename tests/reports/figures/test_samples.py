@@ -1,6 +1,7 @@
 """Figure 5 shows the first samples of each class, pixel by pixel, of believed cells alone."""
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from conftest import TINY
 from drawn import images, write_cell
 
 from straightdp.config import Preset
+from straightdp.evaluation.record import digests
 from straightdp.files import DamagedFile, read_arrays, write_arrays
 from straightdp.reports.figures.samples import draw_samples, first_of_each, mosaic, read_samples
 from straightdp.studies.cells import metrics_name
@@ -70,6 +72,17 @@ def test_edited_samples_are_refused(place):
     arrays["images"][0, 0, 0] ^= 1
     write_arrays(lying, **arrays)
     with pytest.raises(DamagedFile, match="samples.npz: is not the file that was evaluated"):
+        read_samples(path, cell, row)
+
+
+@pytest.mark.parametrize("change", [{"labels": np.zeros(100, int)}, {"images": np.zeros((9, 9))}])
+def test_samples_of_another_form_are_refused(preset, place, change):
+    path, cell, row = place
+    lying = path.parent / "samples.npz"
+    write_arrays(lying, **read_arrays(lying) | change)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"files": digests(path.parent)}))
+    with pytest.raises(DamagedFile, match="samples.npz: no"):
         read_samples(path, cell, row)
 
 

@@ -77,6 +77,7 @@ def captioned(figure: Figure, text: str) -> None:
         color=style.CAPTION_COLOUR,
         va="bottom",
         linespacing=1.25,
+        parse_math=False,
         gid="caption",
     )
 

@@ -30,6 +30,7 @@ from straightdp.reports.figures import style
 from straightdp.reports.figures.canvas import blank, captioned, hole, run_line
 
 FINE = 200  # buckets on [0, 1] at whose midpoints the family is drawn
+NARROW = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)  # ticks of a range below a factor of 4
 SERIES = ("times", "worst_class", "null_branch")  # of a calibration's horizon
 
 
@@ -130,8 +131,8 @@ def _family(axes: Axes, geometry: Geometry, betas: Sequence[float]) -> None:
         label = f"$\\beta$ = {beta:g}" + (" (uniform)" if beta == 0 else "")
         axes.plot(times, values, label=label, color=colour, linestyle=dash)
     axes.set_yscale("log")
-    narrow = family.max() < 10 * family.min()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if narrow else (1, 2, 5)))
+    narrow = family.max() < 4 * family.min()
+    axes.yaxis.set_major_locator(LogLocator(subs=NARROW if narrow else (1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylabel("$C_\\beta(t)$, geometric mean 1")

@@ -53,6 +53,10 @@ def read_samples(path: Path, cell: Cell, row: Row) -> Shown:
         or images.shape != (len(labels), SIDE, SIDE)
     ):
         raise DamagedFile(f"{lying}: not images of {SIDE} x {SIDE} bytes with their labels")
+    try:
+        first_of_each(labels, 1)
+    except ValueError as error:
+        raise DamagedFile(f"{lying}: {error}") from error
     return Shown(row.method, row.space, cell.epsilon, images, labels)
 
 
@@ -80,15 +84,16 @@ def draw_samples(preset: Preset, rows: Sequence[Row], found: Sequence[Shown], se
     epsilons = sorted(preset.grid.epsilons)
     by_place = {(one.method, one.space, one.epsilon): one for one in found}
     count = min(style.SAMPLE_ROWS, preset.sampling.count // CLASSES)
-    panel = (style.SAMPLES_WIDTH - NAMES) / len(epsilons)
+    side = min((style.SAMPLES_WIDTH - NAMES) / len(epsilons) / CLASSES, style.LARGEST)
+    width = NAMES + len(epsilons) * side * CLASSES
     text = run_line(
         preset,
         (seed,),
         f"Each panel: the first {count} samples of each class, by the label asked for.",
     )
-    room = caption_lines(style.SAMPLES_WIDTH, text)[1]
-    height = HEAD + len(rows) * (panel * count / CLASSES + GAP) + room
-    figure = blank((style.SAMPLES_WIDTH, height))
+    room = caption_lines(width, text)[1]
+    height = HEAD + len(rows) * (side * count + GAP) + room
+    figure = blank((width, height))
     figure.get_layout_engine().set(w_pad=GAP / 2, h_pad=GAP / 2, wspace=0, hspace=0)
     grid = figure.subplots(len(rows), len(epsilons), squeeze=False)
     for row, line in zip(rows, grid, strict=True):
@@ -104,7 +109,7 @@ def draw_samples(preset: Preset, rows: Sequence[Row], found: Sequence[Shown], se
         )
     for epsilon, axes in zip(epsilons, grid[0], strict=True):
         axes.set_title(f"$\\varepsilon$ = {number(epsilon)}", pad=10)
-        for label in range(CLASSES):
+        for label in range(CLASSES if side >= style.LABELLED else 0):
             axes.annotate(
                 str(label),
                 ((label + 0.5) / CLASSES, 1),

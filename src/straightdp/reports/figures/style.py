@@ -86,7 +86,8 @@ BAND = 0.18  # its opacity
 BRACKET = "0.15"
 
 # Figure 5: rows by (method, space).
-SAMPLES_WIDTH = TEXT
+SAMPLES_WIDTH = TEXT  # at most
+LARGEST, LABELLED = 0.28, 0.09  # a sample's side, and from which one on its digit stands above it
 SAMPLE_ROWS = 3  # samples of each class in a panel
 SAMPLES = {
     ("release_samples", "pixel"): "Moments only",
