@@ -9,6 +9,7 @@ from snakemake.exceptions import WorkflowError
 from straightdp.cli.driver import hold as hold_driver
 from straightdp.cli.units import Workspace
 from straightdp.config import ConfigError, load_preset
+from straightdp.reports.figures.draw import sources
 from straightdp.studies.cells import (
     autoencoder_unit,
     cell_extractor,
@@ -17,6 +18,7 @@ from straightdp.studies.cells import (
     extractor,
     metrics_name,
 )
+from straightdp.studies.figures import FIGURES, figure_places, figure_stages
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
 unknown = set(config) - {"preset"}
@@ -32,6 +34,7 @@ except ConfigError as error:
 
 workspace = Workspace.of(preset)
 RESULTS, TABLES = str(workspace.root), f"tables/{preset.name}"
+DRAWN = f"figures/{preset.name}"
 METRICS = metrics_name(preset)
 EXTRACTOR = extractor(preset)
 CELLS = all_cells(preset)

@@ -1,4 +1,4 @@
-# The user's verbs: one target a table.
+# The user's verbs: one target a table, one a figure.
 
 
 rule write_table:
@@ -25,4 +25,41 @@ for study in STUDIES.values():
         input:
             f"{TABLES}/{study.name}.md",
             metrics(study_cells(preset, study)),
+        localrule: True
+
+
+def drawn_from(figure):
+    """What a figure shows: metrics files of cells, or public stages."""
+    cells = [cell for _, cell in figure_places(preset, figure)]
+    stages = [workspace.folder(unit) for unit in figure_stages(preset, figure).values()]
+    files = [f"{folder}/{name}" for folder in stages for name in ("public.pt", "calibration.json")]
+    return metrics(cells) + files
+
+
+# The source files of its looks are inputs of a drawing and of nothing else, so that a changed
+# colour draws again and runs no cell.
+rule write_figure:
+    input:
+        lambda wildcards: drawn_from(FIGURES[wildcards.figure]),
+        lambda wildcards: [str(path) for path in sources(FIGURES[wildcards.figure])],
+    output:
+        f"{DRAWN}/{{figure,{'|'.join(FIGURES)}}}.pdf",
+        f"{DRAWN}/{{figure}}.png",
+    localrule: True
+    message:
+        "draw {wildcards.figure}"
+    shell:
+        RUN + " report {wildcards.figure} " + ON
+
+
+# A target a figure: `figure2`, `figure3`, ...
+for figure in FIGURES.values():
+
+    rule:
+        name:
+            figure.name
+        input:
+            f"{DRAWN}/{figure.name}.pdf",
+            f"{DRAWN}/{figure.name}.png",
+            drawn_from(figure),
         localrule: True

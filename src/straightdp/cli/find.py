@@ -6,6 +6,7 @@ import shlex
 
 from straightdp.config import ConfigError, Preset
 from straightdp.studies.cells import Cell
+from straightdp.studies.figures import FIGURES, Figure
 from straightdp.studies.grid import STUDIES, Study, all_cells
 
 
@@ -34,6 +35,16 @@ def find_cell(preset: Preset, text: str, named: str | None = None) -> Cell:
 
 
 def find_study(name: str) -> Study:
+    if name in FIGURES:
+        raise ConfigError(f"{name}: a figure, drawn from what table1 computes; name that")
     if name not in STUDIES:
         raise ConfigError(f"{name}: no such study; known: {', '.join(STUDIES)}")
     return STUDIES[name]
+
+
+def find_report(name: str) -> Study | Figure:
+    """A table's study, or a figure."""
+    reports = STUDIES | FIGURES
+    if name not in reports:
+        raise ConfigError(f"{name}: no such table or figure; known: {', '.join(reports)}")
+    return reports[name]

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 STUDY = "table1, table2, table5, table6 or table7"
+REPORT = STUDY.replace(" or", ",") + ", figure2, figure3 or figure5"
 EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
-                                                  (so table2, table5, table6, table7)
+                                                  (so table2, table5, table6, table7,
+                                                  figure2, figure3, figure5)
   straightdp status                               what is done, running, failed, missing or stale
   straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were
@@ -65,17 +67,17 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("id", help="the cell's id")
     preset(evaluate)
 
-    report = verb("report", "Write a table from its evaluated cells and print it.")
-    report.add_argument("study", help=STUDY)
+    report = verb("report", "Write a table or a figure from its evaluated cells.")
+    report.add_argument("study", metavar="report", help=REPORT)
     report.add_argument(
         "--partial",
         action="store_true",
-        help="write TABLE.partial.* from the cells that are there, holes shown as holes",
+        help="write NAME.partial.* from the cells that are there, holes shown as holes",
     )
     preset(report)
 
-    show = verb("show", "Print a table that is written, and where it lies.")
-    show.add_argument("study", help=STUDY)
+    show = verb("show", "Print a table that is written, and where it or a figure lies.")
+    show.add_argument("study", metavar="report", help=REPORT)
     preset(show)
 
     replay = verb("replay", "Recompute epsilon from a cell's transcript alone.")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from straightdp.cli.driver import last_driver
-from straightdp.cli.find import find_cell, find_study
+from straightdp.cli.find import find_cell, find_report, find_study
 from straightdp.cli.queue import Queue
 from straightdp.cli.rerun import rerun as rerun
 from straightdp.cli.status import cell_state, render_grid, render_list
@@ -24,10 +24,11 @@ from straightdp.cli.units import (
 from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.evaluation.record import TRANSCRIPT
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
+from straightdp.studies.figures import Figure
 from straightdp.studies.grid import Study, all_cells, study_cells
 from straightdp.threads import granted
 
-TABLES = Path("tables")
+TABLES, FIGURES = Path("tables"), Path("figures")
 
 
 def _units(preset: Preset) -> dict[str, Unit]:
@@ -80,31 +81,40 @@ def evaluate(arguments) -> int:
 
 
 def report(arguments) -> int:
+    from straightdp.reports.figures.draw import write_figure
     from straightdp.reports.study import write_study
 
     preset = load_preset(arguments.preset)
-    study = find_study(arguments.study)
+    wanted = find_report(arguments.study)
     workspace, name = Workspace.of(preset), metrics_name(preset)
 
     def reason(cell: Cell) -> str:
         state = cell_state(cell, workspace, name, reference=extractor(preset))
         return f"{state.kind}, {state.detail}" if state.detail else state.kind
 
-    paths, text = write_study(
-        preset, study, workspace.root, arguments.partial, reason, arguments.preset
-    )
+    how = (workspace.root, arguments.partial, reason, arguments.preset)
+    if isinstance(wanted, Figure):
+        paths, missing = write_figure(preset, wanted, *how)
+        print("\n".join([*map(str, paths), *(f"not there: {one}" for one in missing)]))
+        return 0
+    paths, text = write_study(preset, wanted, *how)
     print(text if arguments.partial else "\n".join(str(path) for path in paths))
     return 0
 
 
 def show(arguments) -> int:
-    preset, study = load_preset(arguments.preset), find_study(arguments.study)
-    path = TABLES / preset.name / f"{study.name}.md"
+    preset, wanted = load_preset(arguments.preset), find_report(arguments.study)
+    drawn = isinstance(wanted, Figure)
+    stem = (FIGURES if drawn else TABLES) / preset.name / wanted.name
+    path = stem.parent / f"{stem.name}.{'png' if drawn else 'md'}"
     if not path.exists():
         raise ConfigError(
-            f"{path}: not written yet; snakemake --profile profiles/local {study.name} "
+            f"{path}: not written yet; snakemake --profile profiles/local {wanted.name} "
             f"--config {shlex.quote(f'preset={arguments.preset}')}"
         )
+    if drawn:
+        print(f"{stem}.{{pdf,png}}")
+        return 0
     print(path.read_text(encoding="utf-8"))
     print(f"{path.with_suffix('')}.{{md,csv,tex}}")
     return 0

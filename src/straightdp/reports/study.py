@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from straightdp.config import Preset
-from straightdp.files import DamagedFile, write_text
+from straightdp.files import write_text
+from straightdp.reports.gather import UnusableMetrics as UnusableMetrics
+from straightdp.reports.gather import gather, not_there
 from straightdp.reports.layout import LAYOUTS
-from straightdp.reports.metrics import OldMetrics, read_metrics
-from straightdp.reports.results import CellResult, Missing, summarise
+from straightdp.reports.metrics import read_metrics
+from straightdp.reports.results import CellResult, summarise
 from straightdp.reports.table import Caption, Table, to_csv, to_latex, to_markdown
-from straightdp.studies.cells import Cell, metrics_name
-from straightdp.studies.grid import Study, row_cells
+from straightdp.studies.cells import Cell
+from straightdp.studies.grid import Row, Study, row_cells
 
 TABLES = Path("tables")
-
-
-class UnusableMetrics(ValueError):
-    """Metrics files that no table may use; one line each."""
-
-
-def not_there(cell: Cell) -> str:
-    """The reason of a hole whose caller knows no better one."""
-    return "no metrics file yet"
 
 
 def write_study(
@@ -41,26 +33,13 @@ def write_study(
     below the table with its `reason`, and refused otherwise. A damaged file is refused always.
     `named` is how the user named the preset, for the hints.
     """
-    name, on = metrics_name(preset), f"--preset {shlex.quote(named or preset.name)}"
     layout, columns = LAYOUTS[study.name], study.columns(preset)
-    results: list[CellResult] = []
-    missing: list[Missing] = []
-    troubles = []
-    for row in study.rows:
-        for cell in row_cells(preset, study, row):
-            path = cell.folder(root) / name
-            try:
-                results.append(read_metrics(path, cell, row, layout.metrics))
-            except FileNotFoundError:
-                missing.append(Missing(*row.key, cell.epsilon, cell.seed, reason(cell)))
-                if not partial:
-                    troubles.append(f"{path}: not there; `straightdp status {on}` says why")
-            except OldMetrics as error:
-                troubles.append(f"{error}; run `straightdp evaluate {cell.id} {on}`")
-            except DamagedFile as error:
-                troubles.append(f"{error}; run `straightdp rerun {cell.id} {on}`")
-    if troubles:
-        raise UnusableMetrics("\n".join(troubles))
+
+    def read(path: Path, cell: Cell, row: Row) -> CellResult:
+        return read_metrics(path, cell, row, layout.metrics)
+
+    places = [(row, cell) for row in study.rows for cell in row_cells(preset, study, row)]
+    results, missing = gather(preset, places, root, read, partial, reason, named)
     caption = Caption(
         title=study.title,
         preset=preset.name,

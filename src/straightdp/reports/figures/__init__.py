@@ -1,0 +1,1 @@
+"""Figures drawn from evaluated cells and public stages, with matplotlib."""
