@@ -92,11 +92,16 @@ def draw_geometry(preset: Preset, geometry: Geometry | None, seed: int) -> Figur
 
 
 def _over_time(axes: Axes, tau: float, at: int) -> None:
-    """The time axis, from the noise end to the data, with tau; named at the bottom (0) or top."""
+    """The time axis, from the noise end to the data, with tau; named at the bottom (0) or top.
+
+    Its line ends where the legend, at the other end of the axis, begins.
+    """
     axes.set_xlim(0, 1)
     axes.set_xlabel("$t$ (0: noise, 1: data)")
     axes.grid(True, axis="y")
-    axes.axvline(tau, color=style.TAU.colour, linestyle=style.TAU.dashes, gid="tau", zorder=1)
+    low, high = (0.3, 1.0) if at else (0.0, 0.5)
+    colour, dashes = style.TAU.colour, style.TAU.dashes
+    axes.axvline(tau, low, high, color=colour, linestyle=dashes, gid="tau", zorder=1)
     axes.annotate(
         f"$\\tau$ = {tau:g}",
         (tau, at),
