@@ -138,6 +138,7 @@ def test_idx_is_read_as_torchvision_reads_it(tmp_path):
     (tmp_path / "x").write_bytes(raw)
     expected = read_sn3_pascalvincent_tensor(str(tmp_path / "x")).numpy()
     np.testing.assert_array_equal(parse_idx(raw, 3), expected)
+    assert parse_idx(raw, 3).flags.writeable
 
 
 # Published: the md5 of the unpacked files, and how many of each digit there are.

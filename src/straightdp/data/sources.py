@@ -165,7 +165,9 @@ def parse_idx(raw: bytes, dimensions: int) -> np.ndarray:
     shape = tuple(np.frombuffer(raw[4:header], ">u4").tolist())
     if len(raw) - header != math.prod(shape):
         raise ValueError(f"{len(raw) - header} bytes of data where {math.prod(shape)} are due")
-    return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
+    return (
+        np.frombuffer(raw, np.uint8, offset=header).reshape(shape).copy()
+    )  # torch warns of read-only ones
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
