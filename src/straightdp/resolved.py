@@ -37,6 +37,7 @@ from straightdp.sections import (
     Seed,
     TangentFeatures,
     Time,
+    Whole,
     share_records,
 )
 
@@ -61,7 +62,7 @@ class BackboneConfig(Constraints):
 
 
 class PretrainingConfig(Section):
-    steps: Count
+    steps: Whole  # 0: the backbone as it is initialised
     batch: Count
     learning_rate: Positive
     schedule: Literal["constant", "one_cycle"]
