@@ -7,11 +7,11 @@ import os
 import sys
 from pathlib import Path
 
-STUDY = "table1, table2, table5, table6 or table7"
+STUDY = "table1, table2, table5, table6, table7 or controls"
 EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
-                                                  (so table2, table5, table6, table7)
+                                                  (so table2, table5, table6, table7, controls)
   straightdp status                               what is done, running, failed, missing or stale
   straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were

@@ -155,17 +155,20 @@ def render_list(states: dict[str, CellState]) -> str:
 
 def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> str:
     """Rows by budgets, a mark a seed, and the reason of every cell that failed."""
-    columns = study.columns(preset)
+    rows = (*study.rows_on(preset), *study.beside)
+    budgets = {epsilon for row in study.beside for epsilon in row.epsilons}
+    columns = (*study.columns(preset), *sorted(budgets - {*study.columns(preset)}))
     heads = [f"eps {number(epsilon)}" for epsilon in columns]
     lines, troubles, out = [], [], []
-    for row in study.rows:
+    for row in rows:
         cells = row_cells(preset, study, row)
         marks = [
             " ".join(MARKS[states[cell.id].kind] for cell in cells if cell.epsilon == epsilon)
             for epsilon in columns
         ]
         space = "" if row.block == row.space else f" ({row.space})"
-        lines.append([f"{row.block}: {row.method}{space}", *marks])
+        variant = f", {row.variant}" if row.variant else ""
+        lines.append([f"{row.block}: {row.method}{space}{variant}", *marks])
         troubles += [cell.id for cell in cells if states[cell.id].broken]
         out += [cell.id for cell in cells if states[cell.id].kind in {"running", "pending"}]
     widths = [max(len(line[i]) for line in [["", *heads], *lines]) for i in range(len(heads) + 1)]

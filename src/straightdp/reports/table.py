@@ -7,16 +7,18 @@ one is known; a budget that a row is not asked at is left blank.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import pandas as pd
 
 from straightdp.reports import style
+from straightdp.reports.compare import gains, ratios
 from straightdp.reports.layout import Layout
-from straightdp.reports.paper import paper_gain, paper_value
+from straightdp.reports.paper import paper_gain, paper_ratio, paper_value
 from straightdp.reports.results import CellResult, Entry, Measure, Missing, Summary
+from straightdp.studies.rows import Key
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Caption:
     delta: float
     adjacency: str
     seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # of this run alone
 
 
 @dataclass(frozen=True)
@@ -48,33 +51,20 @@ class Table:
         """What the column was measured with, if anything is there."""
         return self.results[0].measures[metric] if self.results else None
 
-    def blocks(self) -> dict[str, dict[tuple[str, str, str], dict[float, Entry]]]:
+    def blocks(self) -> dict[str, dict[Key, dict[float, Entry]]]:
         """Block, row, budget."""
-        found: dict[str, dict[tuple[str, str, str], dict[float, Entry]]] = {}
+        found: dict[str, dict[Key, dict[float, Entry]]] = {}
         for entry in self.entries:
             rows = found.setdefault(entry.block, {})
             rows.setdefault(entry.key, {})[entry.epsilon] = entry
         return found
 
 
-def gains(table: Table) -> dict[float, float]:
-    """Per budget, the signed relative gain in mean accuracy that the layout asks for."""
-    if table.layout.gain is None:
-        return {}
-    base, other = (
-        {one.epsilon: one.metrics["accuracy"].mean for one in table.entries if one.key == key}
-        for key in table.layout.gain
-    )
-    return {
-        epsilon: other[epsilon] / value - 1 if value > 0 else math.nan
-        for epsilon, value in base.items()
-        if epsilon in other
-    }
-
-
 def to_csv(table: Table) -> str:
     """Tidy: one line a row and budget, with the paper's value where it has one."""
-    caption, gain = table.caption, gains(table)
+    caption, gain = table.caption, gains(table.entries, table.layout)
+    ratio = ratios(table.entries, table.layout)
+    varied = any(entry.variant for entry in table.entries)
     lines = []
     for entry in table.entries:
         line = {
@@ -82,6 +72,7 @@ def to_csv(table: Table) -> str:
             "block": entry.block,
             "method": entry.method,
             "space": entry.space,
+            **({"variant": entry.variant} if varied else {}),
             "label": style.label(*entry.key),
             "epsilon": entry.epsilon,
             "delta": caption.delta,
@@ -111,11 +102,18 @@ def to_csv(table: Table) -> str:
                 "accuracy_gain": gain.get(entry.epsilon, math.nan) if second else math.nan,
                 "paper_accuracy_gain": math.nan if paper_change is None else paper_change,
             }
+        if ratio:
+            low, high = paper_ratio(table.study, entry.key) or (math.nan, math.nan)
+            line |= {
+                "accuracy_ratio": ratio.get(entry.key, {}).get(entry.epsilon, math.nan),
+                "paper_accuracy_ratio_low": low,
+                "paper_accuracy_ratio_high": high,
+            }
         lines.append(line)
     return pd.DataFrame(lines).to_csv(index=False)
 
 
-def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[tuple[str, str, str], float, str]]:
+def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[Key, float, str]]:
     """(row, epsilon, metric) of the best per column within each block that the layout marks.
 
     Compared as printed, so that values that look equal are both marked (the paper's Table 1
@@ -138,9 +136,17 @@ def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[tuple[str, str, 
 
 
 def _text(
-    entry: Entry, found: Summary, digits: int, bold: bool, marks: tuple[str, str], plus_minus: str
+    entry: Entry,
+    found: Summary,
+    digits: int,
+    bold: bool,
+    marks: tuple[str, str],
+    plus_minus: str,
+    seeds: int,
 ) -> str:
     missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
+    if not missing and entry.n < seeds:  # fewer than in the other rows, and meant to be
+        missing = f" (n = {entry.n})"
     if not entry.n:
         return style.HOLE + missing
     text = f"{found.mean:.{digits}f}"
@@ -160,17 +166,32 @@ def _row(
             cells.append("")
             continue
         bold, digits = (entry.key, epsilon, name) in marked, style.METRICS[name].digits
-        cells.append(_text(entry, entry.metrics[name], digits, bold, marks, plus_minus))
+        found, seeds = entry.metrics[name], max(one.expected for one in table.entries)
+        cells.append(_text(entry, found, digits, bold, marks, plus_minus, seeds))
     return cells
 
 
-def _gain_row(table: Table) -> list[str]:
-    found = gains(table)
+def _line(table: Table, found: dict[float, float], show: Callable[[float], str]) -> list[str]:
+    """A line's cells: a number under each budget's accuracy, and blanks."""
     return [
-        ("" if name != "accuracy" else style.HOLE if math.isnan(gain) else f"{100 * gain:+.0f}%")
+        ""
+        if name != "accuracy" or epsilon not in found
+        else style.HOLE
+        if math.isnan(found[epsilon])
+        else show(found[epsilon])
         for epsilon, name in product(table.columns, table.layout.metrics)
-        for gain in [found.get(epsilon, math.nan)]
     ]
+
+
+def _gain_row(table: Table) -> list[str]:
+    found = {at: math.nan for at in table.columns} | gains(table.entries, table.layout)
+    return _line(table, found, lambda gain: f"{100 * gain:+.0f}%")
+
+
+def _ratio_rows(table: Table, key: Key) -> list[list[str]]:
+    """The line below a row that is compared with another, if it is."""
+    found = ratios(table.entries, table.layout).get(key)
+    return [] if found is None else [["Ratio", *_line(table, found, lambda one: f"{one:.1f}x")]]
 
 
 def caption_text(table: Table) -> str:
@@ -204,7 +225,7 @@ def caption_text(table: Table) -> str:
             parts.append(sentence)
     if len(caption.seeds) > 1:
         parts.append("Mean and sample standard deviation over seeds.")
-    parts += table.layout.notes
+    parts += [*caption.notes, *table.layout.notes]
     if not all(one.n for one in table.entries):
         parts.append(f"{style.HOLE}: not there yet.")
     if any(one.n < one.expected for one in table.entries):
@@ -229,7 +250,7 @@ def to_markdown(table: Table) -> str:
             lines.append([f"*{style.BLOCKS.get(block, block)}*", *[""] * (len(lines[0]) - 1)])
         for key, group in rows.items():
             cells = _row(table, group, marked, ("**", "**"), " \u00b1 ")
-            lines.append([style.label(*key), *cells])
+            lines += [[style.label(*key), *cells], *_ratio_rows(table, key)]
     if table.layout.gain is not None:
         lines.append(["Gain", *_gain_row(table)])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -291,6 +312,8 @@ def to_latex(table: Table) -> str:
             cells = _row(table, group, marked, (r"\textbf{", "}"), r"\,$\pm$\,")
             cells = [cell.replace(style.HOLE, "---") for cell in cells]
             lines.append(" & ".join([_latex(style.label(*key)), *cells]) + r" \\")
+            for line in _ratio_rows(table, key):
+                lines.append(" & ".join(map(_latex, line)) + r" \\")
     if table.layout.gain is not None:
         cells = [_latex(cell.replace("-", "\u2212")) for cell in _gain_row(table)]
         lines += [r"\midrule", " & ".join(["Gain", *cells]) + r" \\"]

@@ -267,7 +267,7 @@ def resampled(base: Cell, variant: str, change: dict) -> Cell:
         "base": {"name": base.name, "config": base.config},
         "resampling": change,
     }
-    return named(replace(base, config=config), variant)
+    return named(replace(base, config=plain(config)), variant)
 
 
 def extractor(preset: Preset) -> Unit:

@@ -16,7 +16,6 @@ from straightdp.studies.rows import Row as Row
 from straightdp.studies.rows import Study as Study
 from straightdp.studies.variants import variant_cell
 
-
 # Prior methods under the same protocol: budgets, accountant, calibration, evaluation.
 PRIOR = tuple(
     Row("prior", name, "pixel") for name in ("dp_merf", "dp_hp", "dp_ntk", "private_evolution")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 
 from straightdp.config import Preset
-from straightdp.studies.cells import Cell, named, number, plain, resampled, resolve
+from straightdp.studies.cells import Cell, named, plain, resampled, resolve
 from straightdp.studies.methods import BACKBONES
 
 MATCHED = (0.2, 0.8)  # Figure 4's split of epsilon 1 between the release and the gradients
@@ -55,12 +55,12 @@ WEIGHT, START, NOISE = "weight-", "start-", "start-none"
 
 def weight(value: float) -> str:
     """The variant of a release weight."""
-    return WEIGHT + number(value)
+    return f"{WEIGHT}{float(value)!r}"
 
 
 def start(value: float) -> str:
     """The variant of a guided start of the sweep."""
-    return START + number(value)
+    return f"{START}{float(value)!r}"
 
 
 @cache
