@@ -91,8 +91,8 @@ def run_resampled(
         released = None
         if start is not None:
             released = MomentModel.from_tensors(load_tensors(source / MOMENTS))
-    except (FileNotFoundError, KeyError, RuntimeError) as error:  # of weights that do not fit
-        first = str(error).splitlines()[0]
+    except (DamagedFile, FileNotFoundError, KeyError, RuntimeError) as error:
+        first = str(error).splitlines()[0]  # of weights that do not fit, many lines
         raise DamagedFile(
             f"{source}: {first}; run `straightdp rerun {source.name}`, from which this cell is "
             "drawn"
