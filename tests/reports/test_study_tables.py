@@ -183,10 +183,12 @@ def test_a_controls_caption_names_the_second_domain_and_the_sweeps_budget(preset
     _, text = write_study(preset, STUDIES["controls"], root)
     assert "Second public domain: letters." in text and "noise multiplicity 3." in text
     head = next(line for line in text.splitlines() if line.startswith("| Method"))
-    assert "Acc, ε = 1 " in head and "Acc, ε = 1.2" in head
+    assert [part.strip() for part in head.split("|")[1:4]] == ["Method", "\u03b5", "Acc"]
     lines = text.splitlines()
     swept = [line.split("|") for line in lines if "t0 = " in line and line.startswith("|")]
-    assert len(swept) == 2 and all(not cell.strip() for line in swept for cell in line[2:5])
+    assert [line[2].strip() for line in swept] == ["1.2", "1.2"]  # t0 = 0.2 and 0.5
+    budgets = {line.split("|")[2].strip() for line in lines if line.startswith("| THA")}
+    assert budgets == {"1"}
 
 
 @pytest.mark.parametrize("damage", [None, "{", '{"p50": [1]}', '{"p50": [], "p90": []}'])

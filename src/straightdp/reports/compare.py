@@ -1,13 +1,37 @@
-"""What a table says of one row beside another: relative gains, and ratios of mean accuracies."""
+"""What a table says of one row beside another: the best, relative gains, ratios of accuracies."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
+from straightdp.reports import style
 from straightdp.reports.layout import Layout
 from straightdp.reports.results import Entry
 from straightdp.studies.rows import Key
+
+
+def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[Key, float, str]]:
+    """(row, epsilon, metric) of the best per column within each block that the layout marks.
+
+    Compared as printed, so that values that look equal are both marked (the paper's Table 1
+    marks one of two that print as 63.3). A column with a single value has no best.
+    """
+    marked = set()
+    for block, name in product(layout.bold, layout.metrics):
+        metric = style.METRICS[name]
+        for epsilon in {entry.epsilon for entry in entries}:
+            shown = {
+                one.key: float(f"{one.metrics[name].mean:.{metric.digits}f}")
+                for one in entries
+                if (one.block, one.epsilon) == (block, epsilon) and one.n
+            }
+            if len(shown) < 2:
+                continue
+            top = max(shown.values()) if metric.higher else min(shown.values())
+            marked |= {(key, epsilon, name) for key, value in shown.items() if value == top}
+    return marked
 
 
 def _over(entries: Sequence[Entry], pair: tuple[Key, Key]) -> dict[float, float]:

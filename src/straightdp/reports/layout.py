@@ -11,7 +11,8 @@ from straightdp.studies.rows import Key
 class Layout:
     """`bold` names the blocks within which the best per column is marked; `gain` a last line
     with the second row's accuracy relative to the first one's; `ratios` a line below the second
-    row of each pair with its accuracy over the first one's.
+    row of each pair with its accuracy over the first one's. `narrow`: a line a budget that a row
+    is asked at, with the budget in a column of its own, instead of columns under every budget.
     """
 
     metrics: tuple[str, ...]
@@ -19,6 +20,7 @@ class Layout:
     notes: tuple[str, ...] = ()
     gain: tuple[Key, Key] | None = None
     ratios: tuple[tuple[Key, Key], ...] = ()
+    narrow: bool = False
 
 
 RATIOS = tuple(
@@ -60,5 +62,6 @@ LAYOUTS = {
             "Post-hoc constraints: imposed on the first block's trained model at sampling alone.",
         ),
         ratios=RATIOS,
+        narrow=True,
     ),
 }
