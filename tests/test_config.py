@@ -131,6 +131,10 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["controls"].update(glyph_count=15), r"controls\.glyph_count: 15 is below"),
         (lambda v: v["controls"].update(weights=[0.1, 0.1]), r"controls\.weights: .*distinct"),
         (lambda v: v["controls"].update(weights=[0]), r"controls\.weights\.0: 0"),
+        (
+            lambda v: v["controls"].update(weights=[0.85]),
+            r"controls\.weights: 0\.85 leaves nothing",
+        ),
         (lambda v: v["controls"].update(starts=[]), r"controls\.starts"),
         (lambda v: v["controls"].update(starts=[0.2, 1]), r"controls\.starts\.1: 1"),
         (lambda v: v["controls"].update(multiplicity=0), r"controls\.multiplicity: 0"),

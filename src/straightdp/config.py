@@ -267,10 +267,7 @@ class Preset(Section):
         sections = {"data": self.data, "controls": self.controls}
         for key, section in sections.items():
             check_public(key, section.public, section.glyph_count, self.data.private)
-        if self.controls.public == self.data.public:
-            raise ValueError(
-                f"controls.public: {self.data.public} is data.public too; name a second domain"
-            )
+        self.controls.check(self.data.public, self.stage1.weight + self.stage2.weight)
         for space in (self.spaces.pixel, self.spaces.latent):
             if self.stage1.rank > space.components:
                 raise ValueError(

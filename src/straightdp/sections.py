@@ -120,6 +120,17 @@ class Controls(Section):
 
     _distinct = field_validator("weights", "starts")(distinct)
 
+    def check(self, public: str, total: float) -> None:
+        """Against the preset's public set, and the sum of its stages' weights; else ValueError."""
+        if self.public == public:
+            raise ValueError(f"controls.public: {public} is data.public too; name a second domain")
+        for value in self.weights:
+            if value >= total - 1e-9:
+                raise ValueError(
+                    f"controls.weights: {value:g} leaves nothing of stage1.weight + stage2.weight"
+                    f" ({total:g}) to the gradients"
+                )
+
 
 def check_public(key: str, public: str, count: int | None, private: str) -> None:
     """Whether public images can be had, and are not private ones; ValueError led by the key."""

@@ -43,6 +43,14 @@ def _split(preset: Preset, weights: tuple[float, float]) -> Preset:
     return _with(_with(preset, "stage1", weight=release), "stage2", weight=gradients)
 
 
+def _weighted(preset: Preset, release: float) -> Preset:
+    """Another release weight; the two weights' sum stays, as the paper's shares show."""
+    if release == preset.stage1.weight:
+        return preset
+    total = preset.stage1.weight + preset.stage2.weight
+    return _split(preset, (release, round(total - release, 12)))
+
+
 VARIED: dict[str, Callable[[Preset], Preset]] = {
     "second-domain": _second_domain,
     "from-scratch": _from_scratch,
@@ -69,7 +77,7 @@ def vary(preset: Preset, variant: str) -> Preset:
     if variant in VARIED:
         return VARIED[variant](preset)
     if variant.startswith(WEIGHT):
-        return _with(preset, "stage1", weight=float(variant.removeprefix(WEIGHT)))
+        return _weighted(preset, float(variant.removeprefix(WEIGHT)))
     raise ValueError(f"{variant}: no such variant of a preset")
 
 
