@@ -16,7 +16,7 @@ import torch
 
 from straightdp.data.sources import SOURCES
 from straightdp.device import Compute
-from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT
+from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT, WEIGHTS
 from straightdp.files import (
     read_json,
     replacing,
@@ -33,7 +33,6 @@ from straightdp.version import code_version
 
 SCHEMA = 1
 MODEL, MOMENTS = "model.pt", "moments.pt"
-WEIGHTS = "weights_sha256"  # run.json's digests of these two, for the cells drawn from them
 
 
 class PrivacyViolation(RuntimeError):

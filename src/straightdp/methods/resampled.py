@@ -11,13 +11,12 @@ import shutil
 from pathlib import Path
 
 from straightdp.device import Compute
-from straightdp.evaluation.record import TRANSCRIPT, NotPassed, finished_run, passed
+from straightdp.evaluation.record import TRANSCRIPT, WEIGHTS, NotPassed, finished_run, passed
 from straightdp.files import DamagedFile, load_tensors, write_text
 from straightdp.flow.analytic import MomentModel
 from straightdp.methods.cell import (
     MODEL,
     MOMENTS,
-    WEIGHTS,
     publish,
     sampling_streams,
     weight_digests,
