@@ -204,7 +204,7 @@ def test_a_resampled_cell_runs_after_its_base_and_again_when_that_does(folder, c
     shown = run("straightdp", "status", "controls", "--preset", "tiny.yaml", cwd=folder).stdout
     line = next(text for text in shown.splitlines() if "posthoc-clamp" in text)
     assert line.split() == ["posthoc:", "tha_moments", "(pixel),", "posthoc-clamp", "samples"]
-    again = snakemake(folder, "-n", "--forcerun", targets[1], "--", targets[0])
+    again = snakemake(folder, "-n", targets[0], "--forcerun", targets[1])
     assert planned(again) == {"cell": 2}
 
 
