@@ -88,6 +88,13 @@ TINY = {
         "extractor": "fid_lenet",
         "lenet_steps": 20,
     },
+    "controls": {
+        "public": "letters",
+        "glyph_count": 300,
+        "weights": [0.1, 0.2],
+        "starts": [0.2, 0.5],
+        "multiplicity": 3,
+    },
     "sampling": {"count": 100, "steps": 3, "guidance": 1.5},
     "evaluation": {
         "extractor": "fid_lenet",

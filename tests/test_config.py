@@ -116,6 +116,29 @@ def test_the_paper_preset_is_table_9():
         (lambda v: v["evolution"].update(renoise=[0.4, 1]), r"evolution\.renoise\.1: 1"),
         (lambda v: v["evolution"].update(threshold=-1), r"evolution\.threshold: -1"),
         (lambda v: v["evolution"].update(extractor="mine"), r"evolution\.extractor: 'mine'"),
+        (lambda v: v.pop("controls"), r"controls: missing key"),
+        (lambda v: v["controls"].update(public="glyphs"), r"controls\.public: glyphs is data\.pub"),
+        (lambda v: v["controls"].pop("glyph_count"), r"controls\.glyph_count: needed"),
+        (lambda v: v["controls"].update(public="kmnist"), r"controls\.glyph_count: only where"),
+        (
+            lambda v: v["controls"].update(public="mnist", glyph_count=None),
+            r"controls\.public: mnist contains the embedded",
+        ),
+        (
+            lambda v: v["data"].update(private="letters"),
+            r"controls\.public: letters is the private",
+        ),
+        (lambda v: v["controls"].update(glyph_count=15), r"controls\.glyph_count: 15 is below"),
+        (lambda v: v["controls"].update(weights=[0.1, 0.1]), r"controls\.weights: .*distinct"),
+        (lambda v: v["controls"].update(weights=[0]), r"controls\.weights\.0: 0"),
+        (
+            lambda v: v["controls"].update(weights=[0.85]),
+            r"controls\.weights: 0\.85 leaves nothing",
+        ),
+        (lambda v: v["controls"].update(starts=[]), r"controls\.starts"),
+        (lambda v: v["controls"].update(starts=[0.2, 1]), r"controls\.starts\.1: 1"),
+        (lambda v: v["controls"].update(multiplicity=0), r"controls\.multiplicity: 0"),
+        (lambda v: v["pretraining"]["steps"].update(pixel=0), r"pretraining\.steps\.pixel: 0"),
     ],
 )
 def test_a_fault_is_one_line_that_names_the_file_and_the_key(tmp_path, change, said):

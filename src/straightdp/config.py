@@ -16,17 +16,20 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from straightdp.data.sources import DRAWN, SOURCES
+from straightdp.data.sources import SOURCES
 from straightdp.sections import (
     Budget,
+    Controls,
     Count,
     Embedding,
     Evolution,
     Fraction,
     Positive,
+    PublicSource,
     Section,
     Seed,
-    share_records,
+    check_public,
+    distinct,
 )
 from straightdp.strict_yaml import ConfigError, read_mapping
 
@@ -35,7 +38,7 @@ MAX_EPSILON = 200.0  # above it the accountant offers no calibration
 
 
 class Data(Section):
-    public: Literal["glyphs", "letters", "kmnist", "fashion_mnist", "mnist"]
+    public: PublicSource
     private: Literal["embedded", "mnist", "fashion_mnist", "kmnist", "letters"]
     private_records: Count  # N, the declared public constant of every mechanism
     glyph_count: Count | None = None  # how many to draw, where the public images are drawn
@@ -51,12 +54,7 @@ class Grid(Section):
     epsilons: Annotated[tuple[Budget, ...], Field(min_length=1)]
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
 
-    @field_validator("epsilons", "seeds")
-    @classmethod
-    def _distinct(cls, values):
-        if len({f"{value:g}" for value in values}) != len(values):  # as headings and names show
-            raise ValueError("values must be distinct in six digits")
-        return values
+    _distinct = field_validator("epsilons", "seeds")(distinct)
 
     @field_validator("epsilons")
     @classmethod
@@ -259,36 +257,29 @@ class Preset(Section):
     stage2: Stage2
     embedding: Embedding
     evolution: Evolution
+    controls: Controls
     sampling: Sampling
     evaluation: Evaluation
     execution: Execution
 
     @model_validator(mode="after")
     def _combinations(self):
-        drawn, count = self.data.public in DRAWN, self.data.glyph_count
-        if drawn and count is None:
-            raise ValueError(f"data.glyph_count: needed where data.public is {self.data.public}")
-        if not drawn and count is not None:
-            raise ValueError(
-                f"data.glyph_count: only where data.public is {' or '.join(DRAWN)}; remove it"
-            )
-        if self.data.public == self.data.private:
-            raise ValueError(
-                f"data.public: {self.data.public} is the private set too; name another"
-            )
-        if share_records(self.data.public, self.data.private):
-            raise ValueError("data.public: mnist contains the embedded private records")
+        sections = {"data": self.data, "controls": self.controls}
+        for key, section in sections.items():
+            check_public(key, section.public, section.glyph_count, self.data.private)
+        self.controls.check(self.data.public, self.stage1.weight + self.stage2.weight)
         for space in (self.spaces.pixel, self.spaces.latent):
             if self.stage1.rank > space.components:
                 raise ValueError(
                     f"stage1.rank: {self.stage1.rank} is above spaces.{space.kind}.components"
                     f" ({space.components})"
                 )
-            if count is not None and space.components > count:
-                raise ValueError(
-                    f"data.glyph_count: {count} is below spaces.{space.kind}.components"
-                    f" ({space.components})"
-                )
+            for key, section in sections.items():
+                if section.glyph_count is not None and space.components > section.glyph_count:
+                    raise ValueError(
+                        f"{key}.glyph_count: {section.glyph_count} is below "
+                        f"spaces.{space.kind}.components ({space.components})"
+                    )
         size, records = SOURCES[self.data.private].train_size, self.data.private_records
         if size is not None and records < size:
             raise ValueError(

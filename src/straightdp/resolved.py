@@ -37,6 +37,7 @@ from straightdp.sections import (
     Seed,
     TangentFeatures,
     Time,
+    Whole,
     share_records,
 )
 
@@ -61,7 +62,7 @@ class BackboneConfig(Constraints):
 
 
 class PretrainingConfig(Section):
-    steps: Count
+    steps: Whole  # 0: the backbone as it is initialised
     batch: Count
     learning_rate: Positive
     schedule: Literal["constant", "one_cycle"]
@@ -244,12 +245,66 @@ class EvolutionCellConfig(Section):
         return self
 
 
-AnyCell = CellConfig | EmbeddingCellConfig | EvolutionCellConfig
+class ResampledMethod(Section):
+    family: Literal["resampled"]
+
+
+class BaseConfig(Section):
+    """The finished cell that others are drawn from; its folder is NAME-HASH."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,200}$")]
+    config: CellConfig
+
+
+class StartConfig(Section):
+    kind: Literal["start"]
+    guidance_start: Time | None  # None: from noise
+
+
+class ImposedConfig(Section):
+    kind: Literal["constraints"]
+    constraints: Constraints
+
+
+class ResampledCellConfig(Section):
+    """Other samples of a finished cell, which spend nothing: what is declared is the base's."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    data: PrivateData
+    privacy: PrivacyConfig
+    seed: Seed
+    method: ResampledMethod
+    base: BaseConfig
+    resampling: Annotated[StartConfig | ImposedConfig, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _of_its_base(self):
+        base = self.base.config
+        for name in ("data", "privacy", "seed"):
+            if getattr(self, name) != getattr(base, name):
+                raise ValueError(f"{name}: is not the one of base.config")
+        if base.method.port == "sample":
+            raise ValueError("base.config: has no model to sample from")
+        starts = isinstance(self.resampling, StartConfig)
+        if starts and self.resampling.guidance_start is not None and base.method.port == "none":
+            raise ValueError("resampling.guidance_start: base.config releases no moments")
+        if not starts and base.method.backbone != "standard":
+            raise ValueError("resampling.constraints: base.config has constraints of its own")
+        return self
+
+
+AnyCell = CellConfig | EmbeddingCellConfig | EvolutionCellConfig | ResampledCellConfig
 CELLS: dict[str, type[Section]] = {
     "flow": CellConfig,
     "embedding": EmbeddingCellConfig,
     "evolution": EvolutionCellConfig,
+    "resampled": ResampledCellConfig,
 }
+
+
+def spends(config: AnyCell) -> bool:
+    """Whether running a cell releases anything of private data."""
+    return not isinstance(config, ResampledCellConfig)
 
 
 def parse(model: type[Section], values: Any, origin: str | Path) -> Any:

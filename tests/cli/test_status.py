@@ -19,29 +19,26 @@ from straightdp.files import write_json
 from straightdp.methods.progress import Progress
 from straightdp.studies.cells import (
     EVALUATION_SCHEMA,
+    cell_base,
     evaluation_config,
     extractor,
     metrics_name,
     resolve,
 )
+from straightdp.studies.variants import variant_cell
 from straightdp.version import source_hash
 
 METRICS = {"accuracy": {"value": 0.5}}
 
 
-@pytest.fixture
-def cell(tmp_path, tiny, monkeypatch):
-    """A finished and evaluated cell, of what status reads: (its state, its folder, the name)."""
-    monkeypatch.chdir(tmp_path)
-    preset = load_preset(write_preset(tmp_path / "tiny.yaml", tiny))
-    one, workspace = resolve(preset, "uniform", "pixel", 1.0, 0), Workspace.of(preset)
-    folder, name = workspace.folder(one), metrics_name(preset)
+def evaluated(preset, one, folder, run):
+    """A finished and evaluated cell's folder, of what status reads."""
     folder.mkdir(parents=True)
     (folder / "transcript.jsonl").write_text("lines\n")
     (folder / "samples.npz").write_text("arrays")
-    write_json(folder / "run.json", {"status": "ok", "code": {"source": source_hash()}})
+    write_json(folder / "run.json", run)
     write_json(
-        folder / name,
+        folder / metrics_name(preset),
         {
             "schema": EVALUATION_SCHEMA,
             "status": "ok",
@@ -52,6 +49,16 @@ def cell(tmp_path, tiny, monkeypatch):
             "evaluation": evaluation_config(preset),
         },
     )
+
+
+@pytest.fixture
+def cell(tmp_path, tiny, monkeypatch):
+    """A finished and evaluated cell, of what status reads: (its state, its folder, the name)."""
+    monkeypatch.chdir(tmp_path)
+    preset = load_preset(write_preset(tmp_path / "tiny.yaml", tiny))
+    one, workspace = resolve(preset, "uniform", "pixel", 1.0, 0), Workspace.of(preset)
+    folder, name = workspace.folder(one), metrics_name(preset)
+    evaluated(preset, one, folder, {"status": "ok", "code": {"source": source_hash()}})
     return lambda: cell_state(one, workspace, name), folder, name
 
 
@@ -157,3 +164,23 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(cell):
     (folder / "state").mkdir()
     (folder / "state" / "dp-sgd-0000003.pt").symlink_to("gone")
     assert "before its first checkpoint" in state().detail
+
+
+def test_a_cell_drawn_from_weights_that_changed_is_stale(tmp_path, tiny, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    preset = load_preset(write_preset(tmp_path / "tiny.yaml", tiny))
+    drawn = variant_cell(preset, "tha_moments", "pixel", 1.0, 0, "posthoc-clamp")
+    base, workspace = cell_base(drawn.config), Workspace.of(preset)
+    name = metrics_name(preset)
+    run = {"status": "ok", "code": {"source": source_hash()}, "weights_sha256": {"model.pt": "a"}}
+    evaluated(preset, drawn, workspace.folder(drawn), run)
+
+    def state():
+        return cell_state(drawn, workspace, name)
+
+    assert state().kind == "done"  # its base is not there: a trouble of the base alone
+    workspace.folder(base).mkdir()
+    write_json(workspace.folder(base) / "run.json", run)
+    assert state().kind == "done"
+    write_json(workspace.folder(base) / "run.json", run | {"weights_sha256": {"model.pt": "b"}})
+    assert state().kind == "stale" and "other weights" in state().detail

@@ -1,8 +1,19 @@
 """The transcribed table against what the paper's text and its other tables say."""
 
+import copy
+
 import pytest
 
-from straightdp.reports.paper import EPSILONS, paper_gain, paper_value, table1_value
+from straightdp.config import Preset
+from straightdp.reports.paper import (
+    EPSILONS,
+    paper_gain,
+    paper_ratio,
+    paper_value,
+    table1_value,
+)
+from straightdp.studies.grid import STUDIES
+from straightdp.studies.rows import Key
 
 ROWS = {
     "prior": ("dp_merf", "dp_hp", "dp_ntk", "private_evolution"),
@@ -91,7 +102,7 @@ def test_table_6_prints_the_same_fids(block, method, expected):
     assert [(value.fid, value.fid_std) for value in values] == expected
     space = "latent" if block == "latent" else "pixel"
     for epsilon, value in zip(EPSILONS, expected, strict=True):
-        assert paper_value("table6", ("any", method, space), epsilon, "fid") == value
+        assert paper_value("table6", Key("any", method, space), epsilon, "fid") == value
 
 
 PIXEL_METHODS = ("tha_moments", "low_b0")
@@ -101,24 +112,24 @@ def test_table_2_repeats_table_1_where_they_meet_and_its_gains_follow():
     for method in PIXEL_METHODS:
         for epsilon in EPSILONS:
             for metric in ("accuracy", "fid"):
-                assert paper_value("table2", ("x", method, "pixel"), epsilon, metric) == (
-                    paper_value("table1", ("pixel", method, "pixel"), epsilon, metric)
+                assert paper_value("table2", Key("x", method, "pixel"), epsilon, metric) == (
+                    paper_value("table1", Key("pixel", method, "pixel"), epsilon, metric)
                 )
     for epsilon in (3.0, 1.0, 0.5, 0.3):
         standard, low = (
-            paper_value("table2", ("x", method, "pixel"), epsilon, "accuracy")[0]
+            paper_value("table2", Key("x", method, "pixel"), epsilon, "accuracy")[0]
             for method in PIXEL_METHODS
         )
         assert paper_gain("table2", epsilon) == round(low / standard - 1, 2)
     assert paper_gain("table1", 1.0) is None
-    assert paper_value("table2", ("x", "clamp_only", "pixel"), 0.3, "accuracy") == (0.535, 0.014)
-    assert paper_value("table2", ("x", "late_only", "pixel"), 0.3, "accuracy") == (0.402, 0.014)
-    assert paper_value("table2", ("x", "late_only", "pixel"), 1.0, "accuracy") is None
+    assert paper_value("table2", Key("x", "clamp_only", "pixel"), 0.3, "accuracy") == (0.535, 0.014)
+    assert paper_value("table2", Key("x", "late_only", "pixel"), 0.3, "accuracy") == (0.402, 0.014)
+    assert paper_value("table2", Key("x", "late_only", "pixel"), 1.0, "accuracy") is None
 
 
 def test_table_5_is_what_section_d_1_says():
     def value(method, metric):
-        return paper_value("table5", ("x", method, "pixel"), 1.0, metric)[0]
+        return paper_value("table5", Key("x", method, "pixel"), 1.0, metric)[0]
 
     assert value("uniform", "fid_by_class") == 107.1
     assert value("tha_moments", "fid_by_class") == 101.4
@@ -128,22 +139,22 @@ def test_table_5_is_what_section_d_1_says():
     assert round(value("release_samples", "fid_by_class")) == 264
     rates = {m: value(m, "domain_rate") for m in ("release_samples", "uniform", *PIXEL_METHODS)}
     assert max(rates, key=rates.get) == "release_samples"
-    assert paper_value("table5", ("x", "uniform", "pixel"), 3.0, "domain_rate") is None
+    assert paper_value("table5", Key("x", "uniform", "pixel"), 3.0, "domain_rate") is None
 
 
 def test_table_6_at_epsilon_10_is_what_the_text_says():
     def value(method, space="pixel"):
-        return paper_value("table6", ("x", method, space), 10.0, "fid")
+        return paper_value("table6", Key("x", method, space), 10.0, "fid")
 
     assert value("private_evolution") == (35.4, 0.4)
     assert value("tha_moments") == (41.3, 0.6)  # bold: below uniform's and the latent space's
     assert value("tha_moments") < min(value("uniform"), value("tha_moments", "latent"))
-    assert paper_value("table6", ("x", "uniform", "pixel"), 0.5, "fid") is None
+    assert paper_value("table6", Key("x", "uniform", "pixel"), 0.5, "fid") is None
 
 
 def test_table_7_is_what_section_d_2_says():
     def value(method, space, epsilon, metric):
-        return paper_value("table7", ("x", method, space), epsilon, metric)[0]
+        return paper_value("table7", Key("x", method, space), epsilon, metric)[0]
 
     assert round(value("tha_moments", "pixel", 0.3, "precision"), 2) == 0.15
     assert round(value("tha_moments", "pixel", 0.3, "recall"), 2) == 0.38
@@ -159,4 +170,28 @@ def test_table_7_is_what_section_d_2_says():
         for epsilon in EPSILONS
     ]
     assert len(everything) == 15 and round(max(everything), 2) == 0.26
-    assert paper_value("table7", ("x", "uniform", "pixel"), 10.0, "recall") is None
+    assert paper_value("table7", Key("x", "uniform", "pixel"), 10.0, "recall") is None
+
+
+def test_the_controls_are_what_section_4_says(tiny):
+    values = copy.deepcopy(tiny)
+    values["controls"]["weights"] = [0.1, 0.2, 0.3]
+    rows = STUDIES["controls"].rows_on(Preset(**values))
+    found = {row.key: paper_value("controls", row.key, 1.0, "accuracy") for row in rows}
+    weights = [found[key][0] for key in found if key.block == "weights"]
+    assert weights == [0.700, 0.724, 0.735]  # (3) of Section 4.2
+    assert found["weights", "tha_moments", "pixel", "weight-0.2"] == (0.724, 0.033)
+    assert [found[key] for key in found if key.block == "guidance"] == [(0.696, 0.005)]
+    assert found["posthoc", "tha_moments", "pixel", "posthoc-clamp"][0] == 0.02  # Section 4.3
+    evolved = [found[key][0] for key in found if key.block == "evolution"]
+    assert evolved == [0.059, 0.134]  # Table 1 and Appendix D.1
+    first = {key: value[0] for key, value in found.items() if key.block == "first_domain"}
+    assert list(first.values()) == [0.207, 0.724, 0.709, 0.811]
+    ratio = {key: paper_ratio("controls", key) for key in found}
+    assert [key for key in found if ratio[key]] == [
+        ("second_domain", "tha_moments", space, "second-domain") for space in ("pixel", "latent")
+    ]
+    assert {value for value in ratio.values() if value} == {(3.0, 3.2)}
+    said_nothing = [found[key] for key in found if key.block in {"scratch", "second_domain"}]
+    assert said_nothing == [None] * 5
+    assert all(paper_value("controls", key, 1.2, "accuracy") is None for key in found)

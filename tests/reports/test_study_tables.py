@@ -6,11 +6,13 @@ import pytest
 
 from straightdp.config import Preset
 from straightdp.evaluation.record import digests
+from straightdp.files import write_json
 from straightdp.reports import study
 from straightdp.reports.study import UnusableMetrics, write_study
 from straightdp.studies.cells import evaluation_config, metrics_name
 from straightdp.studies.grid import STUDIES, TABLE1, all_cells, study_cells
 
+LOGGED = {"p50": [1.0, 9.0, 2.0], "p90": [4.0, 2.0, 3.0], "clip_fraction": [0.5, 0.1, 0.0]}
 PARTS = ("run.json", "transcript.jsonl", "samples.npz")
 
 
@@ -55,6 +57,7 @@ def root(preset, tmp_path, monkeypatch):
         path.parent.mkdir(parents=True)
         for name in PARTS:
             (path.parent / name).write_text(f"{name} of {cell.id}")
+        write_json(path.parent / "gradients.json", LOGGED)
         written = record(preset, cell, number) | {"files": digests(path.parent)}
         path.write_text(json.dumps(written))
     return tmp_path
@@ -87,7 +90,9 @@ def test_the_blocks_stand_in_the_papers_order_under_its_words(preset, root):
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_is_written_from_its_cells(preset, root, name):
     paths, text = write_study(preset, STUDIES[name], root)
-    assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("md", "csv", "tex")]
+    names = [f"{name}.{kind}" for kind in ("md", "csv", "tex")]
+    assert [path.name for path in paths[:3]] == names
+    assert [path.name for path in paths[3:]] == ["controls_gradients.csv"] * (name == "controls")
     assert "preset tiny" in text and "—" not in text
 
 
@@ -172,3 +177,29 @@ def test_every_trouble_has_its_line(preset, root):
     with pytest.raises(UnusableMetrics) as caught:
         write_study(preset, TABLE1, root)
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_controls_caption_names_the_second_domain_and_the_sweeps_budget(preset, root):
+    _, text = write_study(preset, STUDIES["controls"], root)
+    assert "Second public domain: letters." in text and "noise multiplicity 3." in text
+    head = next(line for line in text.splitlines() if line.startswith("| Method"))
+    assert [part.strip() for part in head.split("|")[1:4]] == ["Method", "\u03b5", "Acc"]
+    lines = text.splitlines()
+    swept = [line.split("|") for line in lines if "t0 = " in line and line.startswith("|")]
+    assert [line[2].strip() for line in swept] == ["1.2", "1.2"]  # t0 = 0.2 and 0.5
+    budgets = {line.split("|")[2].strip() for line in lines if line.startswith("| THA")}
+    assert budgets == {"1"}
+
+
+@pytest.mark.parametrize("damage", [None, "{", '{"p50": [1]}', '{"p50": [], "p90": []}'])
+def test_a_gradient_log_that_cannot_be_used_is_refused_or_a_hole(preset, root, damage):
+    cell = study_cells(preset, STUDIES["controls"])[-1]
+    assert (cell.method, cell.epsilon) == ("low_b0", 0.3)
+    path = cell.folder(root) / "gradients.json"
+    path.unlink() if damage is None else path.write_text(damage)
+    with pytest.raises(UnusableMetrics, match=f"gradients.json.*rerun {cell.id}"):
+        write_study(preset, STUDIES["controls"], root)
+    if damage is None:
+        _, text = write_study(preset, STUDIES["controls"], root, partial=True)
+        line = next(one for one in text.splitlines() if one.startswith("| Low-B0"))
+        assert line.split("|")[3].strip() == "0" and "— (1450)" in line

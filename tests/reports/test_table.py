@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from conftest import TINY
 from measured import BUDGETS, ROWS, SEEDS, full, measure, result
 
+from straightdp.config import Preset
+from straightdp.reports.compare import gains
 from straightdp.reports.layout import LAYOUTS
 from straightdp.reports.paper import EPSILONS, paper_value, table1_value
 from straightdp.reports.results import Entry, Missing, Summary, summarise
@@ -18,12 +21,12 @@ from straightdp.reports.table import (
     Table,
     best,
     caption_text,
-    gains,
     to_csv,
     to_latex,
     to_markdown,
 )
 from straightdp.studies.grid import STUDIES, Row
+from straightdp.studies.rows import Key
 
 PIPELINE = ("uniform", "tha", "uniform_moments", "tha_moments", "low_b0")
 CAPTION = Caption(
@@ -36,6 +39,7 @@ CAPTION = Caption(
     seeds=SEEDS,
 )
 TABLE1 = LAYOUTS["table1"]
+TINIEST = Preset(**TINY)  # for the rows that follow from a preset
 
 
 def table(results, study="table1", rows=ROWS, columns=BUDGETS, seeds=SEEDS, missing=()) -> Table:
@@ -103,6 +107,7 @@ def paper_entries() -> list[Entry]:
             block,
             method,
             "latent" if block == "latent" else "pixel",
+            "",
             epsilon,
             3,
             3,
@@ -137,7 +142,7 @@ def test_marks_what_the_paper_marks():
         ("latent", "uniform_moments", 3.0),
     }
     expected = {
-        ((block, method, block), epsilon, name)
+        (Key(block, method, block), epsilon, name)
         for name, marked in (("accuracy", accuracy), ("fid", fid))
         for block, method, epsilon in marked
     }
@@ -157,7 +162,7 @@ def test_holes_are_shown():
         and (one.method, one.epsilon, one.seed) != ("tha_moments", 0.3, 1)  # two seeds
         and not (one.method == "tha_moments" and one.epsilon == 1.0 and one.seed > 0)  # one seed
     ]
-    missing = [Missing("pixel", "uniform", "pixel", 0.3, 0, "timeout:\nran past its limit")]
+    missing = [Missing("pixel", "uniform", "pixel", "", 0.3, 0, "timeout:\nran past its limit")]
     shown = table(results, missing=missing)
     text = to_markdown(shown)
     rows = markdown_rows(text)
@@ -187,7 +192,7 @@ def test_csv_holds_one_line_a_row_and_budget_with_the_papers_value():
     results = [one for one in full() if not (one.method == "tha_moments" and one.seed)]
     frame = pd.read_csv(io.StringIO(to_csv(table(results))))
     assert frame[["block", "method", "space", "epsilon"]].values.tolist() == [
-        [*row.key, epsilon] for row in ROWS for epsilon in BUDGETS
+        [row.block, row.method, row.space, epsilon] for row in ROWS for epsilon in BUDGETS
     ]
     assert frame["n"].tolist() == [3, 3, 3, 3, 1, 1]
     assert frame["accuracy_std"].isna().tolist() == [False] * 4 + [True] * 2
@@ -253,13 +258,13 @@ def test_no_privacy_is_an_infinite_budget():
 
 def papers(study: str, columns) -> Table:
     """A study filled with the paper's own means, one seed."""
-    rows, metrics = STUDIES[study].rows, LAYOUTS[study].metrics
+    rows, metrics = STUDIES[study].rows_on(TINIEST), LAYOUTS[study].metrics
     results = [
         result(
             row,
             epsilon,
             0,
-            **{name: (paper_value(study, row.key, epsilon, name) or (9.0,))[0] for name in metrics},
+            **{name: (paper_value(study, row.key, epsilon, name) or (0.5,))[0] for name in metrics},
         )
         for row in rows
         for epsilon in row.epsilons or columns
@@ -289,7 +294,7 @@ def test_a_gain_over_nothing_is_a_hole():
         for row, value in ((rows[0], 0.0), (rows[3], 0.5))
     ]
     shown = table(results, "table2", rows, (1.0,), seeds=(0,))
-    assert math.isnan(gains(shown)[1.0])
+    assert math.isnan(gains(shown.entries, shown.layout)[1.0])
     assert markdown_rows(to_markdown(shown))["", "Gain"] == ["—", ""]
     assert "Gain & --- &  \\\\" in to_latex(shown)
 
@@ -356,10 +361,16 @@ def test_per_class_values_and_their_n_are_there():
 @pytest.mark.parametrize("study", STUDIES)
 def test_every_study_has_a_layout_and_three_well_formed_tables(study):
     columns = STUDIES[study].epsilons or (0.3, 1.0)
-    for shown in (papers(study, columns), table([], study, STUDIES[study].rows, columns)):
+    for shown in (
+        papers(study, columns),
+        table([], study, STUDIES[study].rows_on(TINIEST), columns),
+    ):
         latex = to_latex(shown)
         assert balanced(latex)
-        width = 1 + len(columns) * len(shown.layout.metrics)
+        budgets = len(columns)
+        if shown.layout.narrow:
+            budgets = 1
+        width = 1 + shown.layout.narrow + budgets * len(shown.layout.metrics)
         body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
         for line in body.splitlines():
             if line.endswith(r"\\"):
@@ -368,3 +379,35 @@ def test_every_study_has_a_layout_and_three_well_formed_tables(study):
         cells = {len(one) for one in markdown_rows(to_markdown(shown)).values()}
         assert cells == {width - 1}
         assert len(pd.read_csv(io.StringIO(to_csv(shown)))) == len(shown.entries)
+
+
+def test_a_ratio_stands_below_the_row_that_it_compares():
+    shown = papers("controls", (1.0, 1.2))
+    lines = [line.split("|")[1:] for line in to_markdown(shown).splitlines() if "|" in line]
+    at = [i for i, line in enumerate(lines) if line[0].strip() == "Ratio"]
+    assert [lines[i - 1][0].strip() for i in at[:2]] == [
+        "THA + moments (pixel)",
+        "THA + moments (latent)",
+    ]
+    assert len(at) == 4
+    assert [lines[i][2].strip() for i in at[:2]] == ["3.5x", "1.1x"]  # .724/.207, .811/.709
+    assert all(not text.strip() for i in at for text in [lines[i][1], *lines[i][3:]])
+    frame = pd.read_csv(io.StringIO(to_csv(shown)))
+    given = frame[frame["accuracy_ratio"].notna()]
+    assert given["method"].tolist() == ["tha_moments"] * 4
+    assert given["accuracy_ratio"].round(2).tolist()[:2] == [3.5, 1.14]
+    assert given["paper_accuracy_ratio_low"].tolist()[2:] == [3.0, 3.0]
+    assert to_latex(shown).count("Ratio & ") == 4
+
+
+def test_a_row_of_one_seed_among_others_says_so():
+    rows = (ROWS[1], Row("starts", "guided_uniform", "pixel", variant="start-0.5", one_seed=True))
+    results = [result(rows[0], 1.0, seed, accuracy=0.5, fid=9.0) for seed in SEEDS]
+    results.append(result(rows[1], 1.0, 0, accuracy=0.25, fid=9.0))
+    shown = markdown_rows(to_markdown(table(results, rows=rows, columns=(1.0,))))
+    named = "Uniform DP-SGD, guided, t0 = 0.5"
+    block = "Guidance without distillation, by start t0 (pixel)"
+    assert shown[block, named] == ["0.250 (n = 1)", "9.0 (n = 1)"]
+    assert shown["Pixel space", "Uniform DP-SGD"] == ["0.500 ± 0.000", "9.0 ± 0.0"]
+    with pytest.raises(ValueError, match="start-0.5 at epsilon 1, seed 1: the table has no place"):
+        table([result(rows[1], 1.0, 1, accuracy=0.5, fid=9.0)], rows=rows, columns=(1.0,))

@@ -11,8 +11,9 @@ import pytest
 from conftest import REPOSITORY, TINY, run, write_preset
 
 from straightdp.config import load_preset
-from straightdp.studies.cells import metrics_name
+from straightdp.studies.cells import cell_base, metrics_name
 from straightdp.studies.grid import STUDIES, TABLE1, study_cells
+from straightdp.studies.variants import variant_cell
 
 
 def snakemake(folder, *arguments, preset="tiny.yaml", check=True):
@@ -171,6 +172,40 @@ def test_a_changed_evaluation_trains_nothing(folder, cells, first_run):
     write_preset(folder / "probe.yaml", values)
     jobs = planned(snakemake(folder, "-n", "table1", preset="probe.yaml"))
     assert "cell" not in jobs and "public_stage" not in jobs and jobs["evaluate"] == len(cells)
+
+
+def test_the_controls_add_their_own_cells_alone(folder, cells, first_run):
+    preset = load_preset(folder / "tiny.yaml")
+    beyond = {cell.id for cell in study_cells(preset, STUDIES["controls"])} - {
+        cell.id for cell in cells
+    }
+    jobs = planned(snakemake(folder, "-n", "controls"))
+    assert jobs == {
+        "draw": 1,  # the second domain, and what is trained on it
+        "autoencoder": 1,
+        "public_stage": 3,  # of it in both spaces, and one that is not pretrained
+        "cell": len(beyond),
+        "evaluate": len(beyond),
+        "write_table": 1,
+        "controls": 1,
+    }
+
+
+def test_a_resampled_cell_runs_after_its_base_and_again_when_that_does(folder, cells, first_run):
+    preset, root = load_preset(folder / "tiny.yaml"), folder / "results" / "tiny" / "cells"
+    one = variant_cell(preset, "tha_moments", "pixel", 1.0, 0, "posthoc-clamp")
+    base = cell_base(one.config)
+    targets = [f"results/tiny/cells/{unit.id}/run.json" for unit in (one, base)]
+    stamp = (root / base.id / "run.json").stat().st_mtime_ns
+    done = snakemake(folder, targets[0])
+    assert "nothing trained" in done.stdout + done.stderr
+    assert (root / base.id / "run.json").stat().st_mtime_ns == stamp
+    assert json.loads((root / one.id / "config.json").read_text()) == one.config
+    shown = run("straightdp", "status", "controls", "--preset", "tiny.yaml", cwd=folder).stdout
+    line = next(text for text in shown.splitlines() if "posthoc-clamp" in text)
+    assert line.split() == ["posthoc:", "tha_moments", "(pixel),", "posthoc-clamp", "samples"]
+    again = snakemake(folder, "-n", targets[0], "--forcerun", targets[1])
+    assert planned(again) == {"cell": 2}
 
 
 def test_every_transcript_replays_within_its_budget(folder, cells, first_run):

@@ -6,6 +6,8 @@
 
 def cell_inputs(wildcards):
     configuration = CELLS[wildcards.id].config
+    if cell_base(configuration) is not None:  # it reads a finished cell
+        return [str(workspace.output(one)) for one in prerequisites(CELLS[wildcards.id])]
     unit = cell_public(configuration)
     if unit is None:  # it reads the public images alone
         return drawn_images(configuration["public"]["data"])

@@ -7,11 +7,12 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from straightdp.cli.driver import hold as hold_driver
-from straightdp.cli.units import Workspace
+from straightdp.cli.units import Workspace, prerequisites
 from straightdp.config import ConfigError, load_preset
 from straightdp.reports.figures.draw import sources
 from straightdp.studies.cells import (
     autoencoder_unit,
+    cell_base,
     cell_extractor,
     cell_public,
     data_unit,

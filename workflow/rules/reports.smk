@@ -5,7 +5,7 @@ rule write_table:
     input:
         lambda wildcards: metrics(study_cells(preset, STUDIES[wildcards.study])),
     output:
-        f"{TABLES}/{{study,table[0-9]+}}.md",
+        f"{TABLES}/{{study,table[0-9]+|controls}}.md",
         f"{TABLES}/{{study}}.csv",
         f"{TABLES}/{{study}}.tex",
     localrule: True

@@ -14,6 +14,7 @@ from straightdp.resolved import (
 from straightdp.studies.cells import (
     Unit,
     autoencoder_unit,
+    cell_base,
     cell_extractor,
     cell_public,
     data_unit,
@@ -137,6 +138,16 @@ def _run_evolution(unit: Unit, resolved, workspace: Workspace, machine, progress
     )
 
 
+def _run_resampled(unit: Unit, resolved, workspace: Workspace, machine, progress) -> None:
+    from straightdp.methods.resampled import run_resampled
+
+    base = cell_base(unit.config)
+    public = resolved.base.config.public
+    codec = _codec(workspace, base.config["public"], public, machine)
+    source = workspace.folder(base)
+    run_resampled(resolved, source, codec, workspace.folder(unit), machine, progress)
+
+
 def _public(workspace: Workspace, config: dict):
     from straightdp.methods.public_stage import load_public
 
@@ -146,7 +157,12 @@ def _public(workspace: Workspace, config: dict):
 
 
 # By the method's family.
-RUNNERS = {"flow": _run_flow, "embedding": _run_embedding, "evolution": _run_evolution}
+RUNNERS = {
+    "flow": _run_flow,
+    "embedding": _run_embedding,
+    "evolution": _run_evolution,
+    "resampled": _run_resampled,
+}
 
 
 def _codec(workspace: Workspace, config: dict, resolved: PublicConfig, machine):

@@ -16,7 +16,7 @@ from straightdp.cli.units import FAILURE, Workspace
 from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT, NotPassed, passed
 from straightdp.files import DamagedFile, read_arrays
-from straightdp.studies.cells import Cell, extractor, metrics_name
+from straightdp.studies.cells import Cell, cell_base, extractor, metrics_name
 from straightdp.studies.grid import STUDIES, all_cells, study_cells
 
 LOCKS = Path(".snakemake") / "locks"
@@ -64,7 +64,7 @@ def _refuse(cell: Cell, workspace: Workspace, state: CellState) -> None:
     folder = workspace.folder(cell)
     if state.kind in {"running", "pending"}:
         raise ConfigError(f"{cell.id}: {state.kind}, {state.detail}; stop it first")
-    if cell.config["privacy"]["noise_seed"] != "system":
+    if not _once(cell):
         return
     for part in (PUBLISHED, TRANSCRIPT, f"state/{TRANSCRIPT}"):
         if (folder / part).exists():
@@ -76,10 +76,15 @@ def _refuse(cell: Cell, workspace: Workspace, state: CellState) -> None:
             )
 
 
+def _once(cell: Cell) -> bool:
+    """Whether running the cell twice would be a second release of one's own data."""
+    return cell.config["privacy"]["noise_seed"] == "system" and cell_base(cell.config) is None
+
+
 def _stands(cell: Cell, workspace: Workspace) -> bool:
     """Whether a cell's run needs no other: it passes, and its samples can be read."""
     folder = workspace.folder(cell)
-    if cell.config["privacy"]["noise_seed"] == "system" and (folder / PUBLISHED).exists():
+    if _once(cell) and (folder / PUBLISHED).exists():
         return True
     try:
         passed(folder, cell.config)

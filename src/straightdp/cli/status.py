@@ -18,10 +18,10 @@ from straightdp.cli.units import (
     prerequisites,
 )
 from straightdp.config import Preset
-from straightdp.evaluation.record import RUN, NotPassed, digests, finished_run
+from straightdp.evaluation.record import RUN, WEIGHTS, NotPassed, digests, finished_run
 from straightdp.files import DamagedFile, read_json
 from straightdp.reports.metrics import read_record
-from straightdp.studies.cells import Cell, Unit, number
+from straightdp.studies.cells import Cell, Unit, cell_base, number
 from straightdp.studies.grid import Study, row_cells
 from straightdp.version import source_hash
 
@@ -36,7 +36,7 @@ MARKS = {
     "missing": ".",
 }
 LEGEND = (
-    "done; stale: computed by other code than today's; samples: not evaluated yet;\n"
+    "done; stale: by other code, or from other weights, than today's; samples: not evaluated yet;\n"
     "running, pending: at work, or a cluster's jobs, see below; FAILED: see below;\n"
     "stopped: interrupted, goes on from its checkpoint; .: not begun"
 )
@@ -74,6 +74,8 @@ def cell_state(
         if job is not None and job.kind != JOB_FAILED:
             return CellState(job.kind, job.detail, job.log)
     state = _folder_state(cell, folder, metrics)
+    if state.kind == "done" and _outdated(cell, workspace):
+        state = CellState("stale", "drawn from a cell that has other weights now")
     failed = jobs[1 if state.kind == "unevaluated" else 0]
     if failed is not None and state.kind in {"unevaluated", "interrupted", "missing"}:
         return CellState("failed", failed.detail, failed.log)
@@ -134,6 +136,18 @@ def _finished_state(cell: Cell, folder: Path, metrics: str) -> CellState:
         return CellState("failed", f"damaged: {text}")
 
 
+def _outdated(cell: Cell, workspace: Workspace) -> bool:
+    """Whether a cell's samples were drawn from weights that their own cell no longer has."""
+    base = cell_base(cell.config)
+    if base is None:
+        return False
+    try:
+        ours, theirs = (read_json(workspace.folder(one) / RUN) for one in (cell, base))
+        return theirs.get(WEIGHTS, ours[WEIGHTS]) != ours[WEIGHTS]
+    except (OSError, DamagedFile, KeyError, AttributeError):
+        return False  # the other cell's own state says what is wrong with it
+
+
 def _newest_checkpoint(state: Path) -> str | None:
     """Phase and step of the newest checkpoint; a run may remove one while this looks."""
     found = []
@@ -155,17 +169,20 @@ def render_list(states: dict[str, CellState]) -> str:
 
 def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> str:
     """Rows by budgets, a mark a seed, and the reason of every cell that failed."""
-    columns = study.columns(preset)
+    rows = (*study.rows_on(preset), *study.beside)
+    budgets = {epsilon for row in study.beside for epsilon in row.epsilons}
+    columns = (*study.columns(preset), *sorted(budgets - {*study.columns(preset)}))
     heads = [f"eps {number(epsilon)}" for epsilon in columns]
     lines, troubles, out = [], [], []
-    for row in study.rows:
+    for row in rows:
         cells = row_cells(preset, study, row)
         marks = [
             " ".join(MARKS[states[cell.id].kind] for cell in cells if cell.epsilon == epsilon)
             for epsilon in columns
         ]
         space = "" if row.block == row.space else f" ({row.space})"
-        lines.append([f"{row.block}: {row.method}{space}", *marks])
+        variant = f", {row.variant}" if row.variant else ""
+        lines.append([f"{row.block}: {row.method}{space}{variant}", *marks])
         troubles += [cell.id for cell in cells if states[cell.id].broken]
         out += [cell.id for cell in cells if states[cell.id].kind in {"running", "pending"}]
     widths = [max(len(line[i]) for line in [["", *heads], *lines]) for i in range(len(heads) + 1)]

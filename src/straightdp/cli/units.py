@@ -17,6 +17,7 @@ from straightdp.studies.cells import (
     Cell,
     Unit,
     autoencoder_unit,
+    cell_base,
     cell_extractor,
     cell_public,
     data_unit,
@@ -73,11 +74,11 @@ def prerequisites(unit: Unit) -> list[Unit]:
     if unit.kind in {"autoencoder", "public_extractor"}:
         needed = [data_unit(unit.config["data"])]
     elif unit.kind == "public":
-        needed = [data_unit(unit.config["data"])]
-        if "autoencoder" in unit.config:
-            needed.append(autoencoder_unit(unit.config["autoencoder"]))
+        needed = [data_unit(unit.config["data"]), *_codec_units(unit.config)]
     elif unit.kind == "extractor":
         needed = [data_unit(unit.config["public"])]
+    elif unit.kind == "cells" and (base := cell_base(unit.config)) is not None:
+        needed = [*_codec_units(base.config["public"]), base]
     elif unit.kind == "cells":
         public = cell_public(unit.config)
         if public is None:
@@ -88,6 +89,11 @@ def prerequisites(unit: Unit) -> list[Unit]:
     else:
         needed = []
     return [one for one in needed if one is not None]
+
+
+def _codec_units(public: dict) -> list[Unit]:
+    """What maps images to a public stage's space and back, where it is trained."""
+    return [autoencoder_unit(public["autoencoder"])] if "autoencoder" in public else []
 
 
 def cell_from_file(path: Path) -> Unit:

@@ -35,7 +35,7 @@ def _units(preset: Preset) -> dict[str, Unit]:
     units = [extractor(preset)]
     for cell in all_cells(preset).values():
         units.extend(prerequisites(cell))
-    return {unit.id: unit for unit in units}
+    return {unit.id: unit for unit in units if unit.kind != "cells"}
 
 
 def fetch(arguments) -> int:

@@ -16,6 +16,7 @@ from straightdp.files import DamagedFile, read_json
 
 RUN, TRANSCRIPT, SAMPLES = "run.json", "transcript.jsonl", "samples.npz"
 PUBLISHED = "published.json"  # a copy of run.json that no workflow knows, and so none removes
+WEIGHTS = "weights_sha256"  # run.json's digests of the model and the release it was drawn from
 AGREEMENT = 1e-6  # relative, of run.json's epsilon with the replayed one: rounding of another CPU
 
 

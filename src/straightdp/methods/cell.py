@@ -16,7 +16,7 @@ import torch
 
 from straightdp.data.sources import SOURCES
 from straightdp.device import Compute
-from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT
+from straightdp.evaluation.record import PUBLISHED, RUN, SAMPLES, TRANSCRIPT, WEIGHTS
 from straightdp.files import (
     read_json,
     replacing,
@@ -27,11 +27,12 @@ from straightdp.files import (
 )
 from straightdp.mechanisms.accounting import Adjacency
 from straightdp.mechanisms.transcript import Ledger, replay
-from straightdp.resolved import AnyCell
+from straightdp.resolved import AnyCell, spends
 from straightdp.rng import Streams
 from straightdp.version import code_version
 
 SCHEMA = 1
+MODEL, MOMENTS = "model.pt", "moments.pt"
 
 
 class PrivacyViolation(RuntimeError):
@@ -70,7 +71,7 @@ def settled(config: AnyCell, folder: Path) -> bool:
     `run.json` alone, and it is put back here from its copy.
     """
     kept = all((folder / name).exists() for name in (PUBLISHED, TRANSCRIPT, SAMPLES))
-    if config.privacy.noise_seed != "system" or not kept:
+    if config.privacy.noise_seed != "system" or not spends(config) or not kept:
         return False
     write_json(folder / RUN, read_json(folder / PUBLISHED))
     shutil.rmtree(folder / "state", ignore_errors=True)  # of a kill right after publication
@@ -79,7 +80,7 @@ def settled(config: AnyCell, folder: Path) -> bool:
 
 def refuse_second_release(config: AnyCell, folder: Path) -> None:
     """On real private data, a finished cell's budget is spent: it does not run again."""
-    traces = any((folder / name).exists() for name in (TRANSCRIPT, "model.pt", "moments.pt"))
+    traces = any((folder / name).exists() for name in (TRANSCRIPT, MODEL, MOMENTS))
     finished = (folder / PUBLISHED).exists() or (traces and not (folder / "state").exists())
     if config.privacy.noise_seed == "system" and finished:
         raise PrivacyViolation(
@@ -111,6 +112,11 @@ class Start:
     ledger: Ledger
 
 
+def sampling_streams(seed: int) -> Streams:
+    """Everything random in a cell but its privacy noise."""
+    return Streams.from_seed("cell", seed)
+
+
 def begin(config: AnyCell, identity: str, folder: Path) -> Start:
     """Open or reopen a cell's state in `folder`; refuses a second release of private data.
 
@@ -120,7 +126,16 @@ def begin(config: AnyCell, identity: str, folder: Path) -> Start:
     refuse_second_release(config, folder)
     state.mkdir(parents=True, exist_ok=True)
     noise = noise_streams(config, identity, state)
-    return Start(state, noise, Streams.from_seed("cell", config.seed), open_ledger(config, state))
+    return Start(state, noise, sampling_streams(config.seed), open_ledger(config, state))
+
+
+def weight_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the model and of the release that a cell leaves, of those that are there."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (folder / MODEL, folder / MOMENTS)
+        if path.exists()
+    }
 
 
 def publish(
@@ -130,10 +145,12 @@ def publish(
     labels: np.ndarray,
     model: torch.nn.Module | None,
     compute: Compute,
+    weights: dict[str, str] | None = None,
 ) -> None:
     """Replay the transcript in `folder`/state, then write the results and remove that state.
 
-    images (n, 28, 28) uint8, labels (n,). Raises :class:`PrivacyViolation`, with nothing
+    images (n, 28, 28) uint8, labels (n,); `weights` are the digests of what they were drawn from
+    where that is another cell's. Raises :class:`PrivacyViolation`, with nothing
     written, where the replayed epsilon is above the declared one.
     """
     state = folder / "state"
@@ -144,7 +161,7 @@ def publish(
             f"{check.declared_epsilon:g}"
         )
     if model is not None:
-        save_tensors(folder / "model.pt", model.state_dict())
+        save_tensors(folder / MODEL, model.state_dict())
     write_arrays(folder / SAMPLES, images=images, labels=labels)
     write_text(folder / TRANSCRIPT, (state / TRANSCRIPT).read_text())
     epsilon = check.epsilon if check.epsilon != float("inf") else "inf"
@@ -153,6 +170,7 @@ def publish(
         "status": "ok",
         "epsilon": epsilon,
         "transcript_sha256": hashlib.sha256((folder / TRANSCRIPT).read_bytes()).hexdigest(),
+        WEIGHTS: weight_digests(folder) if weights is None else weights,
         "noise_seed": config.privacy.noise_seed,
         "device": str(compute.device),
         "threads": compute.threads,

@@ -20,7 +20,7 @@ from straightdp.flow.analytic import MomentModel
 from straightdp.mechanisms.accounting import GaussianRelease, calibrate_releases
 from straightdp.mechanisms.moments import ReleaseSpec, release
 from straightdp.mechanisms.transcript import Ledger
-from straightdp.methods.cell import begin, publish
+from straightdp.methods.cell import MOMENTS, begin, publish
 from straightdp.methods.distillation import distillation_phase
 from straightdp.methods.private_training import declare_plan, train_privately
 from straightdp.methods.progress import Progress
@@ -83,7 +83,7 @@ def run_cell(
     released, releases = None, []
     if method.port != "none":
         released, releases = stage1(config, inputs, z, labels, noise, ledger)
-        save_tensors(folder / "moments.pt", released.to_tensors())
+        save_tensors(folder / MOMENTS, released.to_tensors())
         progress.say(f"moments released, sigma {releases[0].noise_std:.3f}")
 
     model = None

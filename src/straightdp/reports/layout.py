@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Key = tuple[str, str, str]  # block, method, space
+from straightdp.studies.rows import Key
 
 
 @dataclass(frozen=True)
 class Layout:
     """`bold` names the blocks within which the best per column is marked; `gain` a last line
-    with the second row's accuracy relative to the first one's.
+    with the second row's accuracy relative to the first one's; `ratios` a line below the second
+    row of each pair with its accuracy over the first one's. `narrow`: a line a budget that a row
+    is asked at, with the budget in a column of its own, instead of columns under every budget.
     """
 
     metrics: tuple[str, ...]
     bold: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     gain: tuple[Key, Key] | None = None
+    ratios: tuple[tuple[Key, Key], ...] = ()
+    narrow: bool = False
 
+
+RATIOS = tuple(
+    (Key(block, "uniform", space, variant), Key(block, "tha_moments", space, variant))
+    for block, variant in (("first_domain", ""), ("second_domain", "second-domain"))
+    for space in ("pixel", "latent")
+)
 
 LAYOUTS = {
     "table1": Layout(
@@ -31,7 +41,7 @@ LAYOUTS = {
             "Gain: the full backbone's mean accuracy relative to the unconstrained one's.",
             "Single constraints at epsilon 0.3 alone.",
         ),
-        gain=(("backbones", "tha_moments", "pixel"), ("backbones", "low_b0", "pixel")),
+        gain=(Key("backbones", "tha_moments", "pixel"), Key("backbones", "low_b0", "pixel")),
     ),
     "table5": Layout(
         metrics=("fid_by_class", "label_consistency", "domain_rate"),
@@ -44,4 +54,14 @@ LAYOUTS = {
         notes=("Bold: best per column among the training configurations.",),
     ),
     "table7": Layout(metrics=("precision", "recall")),
+    "controls": Layout(
+        metrics=("accuracy", "fid", "label_consistency"),
+        notes=(
+            "Ratio: of mean accuracies, THA + moments over uniform DP-SGD.",
+            "The sweep over t0: a post-hoc diagnostic, one trained model at a total budget of 1.2.",
+            "Post-hoc constraints: imposed on the first block's trained model at sampling alone.",
+        ),
+        ratios=RATIOS,
+        narrow=True,
+    ),
 }

@@ -15,7 +15,7 @@ from straightdp.evaluation.record import unchanged
 from straightdp.files import DamagedFile, read_json
 from straightdp.reports.results import CellResult, Measure
 from straightdp.studies.cells import EVALUATION_SCHEMA, Cell, evaluation_name
-from straightdp.studies.grid import Row
+from straightdp.studies.rows import Row
 
 MARGIN = 1 + 1e-9  # on epsilon, for rounding
 

@@ -6,9 +6,13 @@ precision and recall are in Inception's features.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from straightdp.studies.rows import Key
+
 EPSILONS = (0.3, 1.0, 3.0)
+PRIOR_METHODS = ("dp_merf", "dp_hp", "dp_ntk", "private_evolution")
 
 
 @dataclass(frozen=True)
@@ -150,9 +154,44 @@ _TABLE7: dict[tuple[str, str], tuple[tuple[Pair, Pair], ...]] = {
 }
 
 
-def paper_value(study: str, key: tuple[str, str, str], epsilon: float, metric: str) -> Pair | None:
-    """The paper's (mean, deviation) for a row (block, method, space), or None."""
-    block, method, space = key
+# Section 4's inline controls, by (method, space, variant): accuracies, at epsilon 1 all of them;
+# a deviation that the text leaves out is NaN.
+_CONTROLS: dict[tuple[str, str, str], Pair] = {
+    ("tha_moments", "pixel", "weight-0.1"): (0.700, math.nan),
+    ("tha_moments", "pixel", "weight-0.2"): (0.724, 0.033),
+    ("tha_moments", "pixel", "weight-0.3"): (0.735, math.nan),
+    ("tha_moments", "pixel", "posthoc-clamp"): (0.02, math.nan),
+    ("guided_uniform", "pixel", "matched"): (0.696, 0.005),
+    ("private_evolution_aggressive", "pixel", ""): (0.134, math.nan),
+}
+_SECOND_DOMAIN = (3.0, 3.2)  # the gain on Fashion-MNIST, over both of its rows
+
+
+def _control_value(key: Key, epsilon: float) -> dict[str, Pair]:
+    """A control's values; those of its plain rows are Table 1's and Table 5's."""
+    if epsilon != 1:
+        return {}
+    given = (key.method, key.space, key.variant)
+    if key.variant or given in _CONTROLS:
+        return {"accuracy": _CONTROLS[given]} if given in _CONTROLS else {}
+    block = "prior" if key.method in PRIOR_METHODS else key.space
+    shared = {
+        "accuracy": paper_value("table1", Key(block, key.method, key.space), epsilon, "accuracy"),
+        "fid": paper_value("table1", Key(block, key.method, key.space), epsilon, "fid"),
+        "label_consistency": paper_value("table5", key, epsilon, "label_consistency"),
+    }
+    return {name: value for name, value in shared.items() if value}
+
+
+def paper_ratio(study: str, key: Key) -> tuple[float, float] | None:
+    """The range of the paper's ratio over uniform DP-SGD, for the rows that it gives one for."""
+    compared = (key.method, key.variant) == ("tha_moments", "second-domain")
+    return _SECOND_DOMAIN if study == "controls" and compared else None
+
+
+def paper_value(study: str, key: Key, epsilon: float, metric: str) -> Pair | None:
+    """The paper's (mean, deviation) for a row, or None."""
+    block, method, space, _ = key
     found: dict[str, Pair] = {}
     if study == "table1" and (value := table1_value(block, method, epsilon)):
         found = {
@@ -170,6 +209,8 @@ def paper_value(study: str, key: tuple[str, str, str], epsilon: float, metric: s
     elif study == "table7" and (method, space) in _TABLE7 and epsilon in EPSILONS:
         values = _TABLE7[method, space][EPSILONS.index(epsilon)]
         found = dict(zip(("precision", "recall"), values, strict=True))
+    elif study == "controls":
+        found = _control_value(key, epsilon)
     return found.get(metric)
 
 

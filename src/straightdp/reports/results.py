@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from straightdp.reports import style
-from straightdp.studies.grid import Row
+from straightdp.studies.rows import Key, Row
 
 
 class MixedExtractors(ValueError):
@@ -45,13 +45,14 @@ class CellResult:
     block: str
     method: str
     space: str
+    variant: str
     epsilon: float
     seed: int
     measures: Mapping[str, Measure] = field(hash=False)
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.block, self.method, self.space
+    def key(self) -> Key:
+        return Key(self.block, self.method, self.space, self.variant)
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,13 @@ class Missing:
     block: str
     method: str
     space: str
+    variant: str
     epsilon: float
     seed: int
     reason: str
 
     def __str__(self) -> str:
-        label = style.label(self.block, self.method, self.space)
+        label = style.label(self.block, self.method, self.space, self.variant)
         return (
             f"{style.BLOCKS.get(self.block, self.block)}: {label}, epsilon {self.epsilon:g}, "
             f"seed {self.seed}: {' '.join(self.reason.split())}"
@@ -89,14 +91,15 @@ class Entry:
     block: str
     method: str
     space: str
+    variant: str
     epsilon: float
     n: int
     expected: int
     metrics: Mapping[str, Summary] = field(hash=False)
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.block, self.method, self.space
+    def key(self) -> Key:
+        return Key(self.block, self.method, self.space, self.variant)
 
 
 def summary(measures: Sequence[Measure]) -> Summary:
@@ -112,8 +115,7 @@ def summary(measures: Sequence[Measure]) -> Summary:
 def _check(
     results: Sequence[CellResult],
     metrics: Sequence[str],
-    places: Sequence[tuple[tuple[str, str, str], float]],
-    seeds: Sequence[int],
+    places: Mapping[tuple[Key, float], tuple[int, ...]],
 ) -> None:
     for name in metrics:
         instruments = {one.measures[name].instrument for one in results}
@@ -128,8 +130,8 @@ def _check(
             )
     counts = Counter((one.key, one.epsilon, one.seed) for one in results)
     for (key, epsilon, seed), count in counts.items():
-        cell = f"{' '.join(key)} at epsilon {epsilon:g}, seed {seed}"
-        if (key, epsilon) not in places or seed not in seeds:
+        cell = f"{' '.join(key).strip()} at epsilon {epsilon:g}, seed {seed}"
+        if seed not in places.get((key, epsilon), ()):
             raise ValueError(f"{cell}: the table has no place for it")
         if count > 1:
             raise ValueError(f"{cell}: {count} results where there is one cell")
@@ -138,7 +140,7 @@ def _check(
             value = one.measures[name].value
             if not (0 <= value <= style.METRICS[name].top and value < math.inf):
                 raise ValueError(
-                    f"{' '.join(one.key)} at epsilon {one.epsilon:g}, seed {one.seed}: "
+                    f"{' '.join(one.key).strip()} at epsilon {one.epsilon:g}, seed {one.seed}: "
                     f"{name} {value} is out of range"
                 )
 
@@ -155,11 +157,15 @@ def summarise(
     Raises :class:`MixedExtractors`, and ValueError for a cell that is not among the rows,
     stands twice, or has a value out of its metric's range or not finite.
     """
-    places = [(row.key, epsilon) for row in rows for epsilon in row.epsilons or epsilons]
-    _check(results, metrics, places, seeds)
+    places = {
+        (row.key, epsilon): row.seeds(tuple(seeds))
+        for row in rows
+        for epsilon in row.epsilons or epsilons
+    }
+    _check(results, metrics, places)
     entries = []
-    for key, epsilon in places:
+    for (key, epsilon), expected in places.items():
         found = [one for one in results if (one.key, one.epsilon) == (key, epsilon)]
         summaries = {name: summary([one.measures[name] for one in found]) for name in metrics}
-        entries.append(Entry(*key, epsilon, len(found), len(seeds), summaries))
+        entries.append(Entry(*key, epsilon, len(found), len(expected), summaries))
     return entries

@@ -7,8 +7,13 @@ from pathlib import Path
 
 from straightdp.config import Preset
 from straightdp.files import write_text
-from straightdp.reports.gather import UnusableMetrics as UnusableMetrics
-from straightdp.reports.gather import gather, not_there
+from straightdp.reports.gather import UnusableMetrics, gather, not_there, on_preset
+from straightdp.reports.gradients import (
+    gradients_csv,
+    gradients_latex,
+    gradients_markdown,
+    read_norms,
+)
 from straightdp.reports.layout import LAYOUTS
 from straightdp.reports.metrics import read_metrics
 from straightdp.reports.results import CellResult, summarise
@@ -31,15 +36,19 @@ def write_study(
 
     A cell without metrics is a hole under `partial` (the files are then TABLE.partial.*), listed
     below the table with its `reason`, and refused otherwise. A damaged file is refused always.
+    A study with rows beside its table gets their gradient norms below it, and in a CSV file.
     `named` is how the user named the preset, for the hints.
     """
-    layout, columns = LAYOUTS[study.name], study.columns(preset)
+    layout, columns, rows = LAYOUTS[study.name], study.columns(preset), study.rows_on(preset)
 
     def read(path: Path, cell: Cell, row: Row) -> CellResult:
         return read_metrics(path, cell, row, layout.metrics)
 
-    places = [(row, cell) for row in study.rows for cell in row_cells(preset, study, row)]
+    places = [(row, cell) for row in rows for cell in row_cells(preset, study, row)]
     results, missing = gather(preset, places, root, read, partial, reason, named)
+    beside, troubles = read_norms(preset, study, root, partial, on_preset(preset, named))
+    if troubles:
+        raise UnusableMetrics("\n".join(troubles))
     caption = Caption(
         title=study.title,
         preset=preset.name,
@@ -48,12 +57,29 @@ def write_study(
         delta=preset.privacy.delta,
         adjacency=preset.privacy.adjacency,
         seeds=preset.grid.seeds,
+        notes=_notes(preset, study),
     )
-    entries = summarise(results, study.rows, columns, preset.grid.seeds, layout.metrics)
+    entries = summarise(results, rows, columns, preset.grid.seeds, layout.metrics)
     table = Table(study.name, layout, columns, entries, results, caption, missing)
     texts = {"md": to_markdown(table), "csv": to_csv(table), "tex": to_latex(table)}
-    stem = f"{study.name}.partial" if partial else study.name
-    paths = [TABLES / preset.name / f"{stem}.{suffix}" for suffix in texts]
+    part = ".partial" if partial else ""
+    paths = [TABLES / preset.name / f"{study.name}{part}.{suffix}" for suffix in texts]
+    if beside:
+        texts["md"] += "\n" + gradients_markdown(beside)
+        texts["tex"] += gradients_latex(beside)
+        texts["gradients.csv"] = gradients_csv(beside)
+        paths.append(paths[0].with_name(f"{study.name}_gradients{part}.csv"))
     for path, text in zip(paths, texts.values(), strict=True):
         write_text(path, text)
     return paths, texts["md"]
+
+
+def _notes(preset: Preset, study: Study) -> tuple[str, ...]:
+    """What the caption says of the preset's own settings."""
+    if study.name != "controls":
+        return ()
+    settings = preset.controls
+    return (
+        f"Second public domain: {settings.public}.",
+        f"From scratch: noise multiplicity {settings.multiplicity}.",
+    )

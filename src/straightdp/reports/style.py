@@ -13,6 +13,15 @@ BLOCKS = {
     "training": "Training configurations",
     "methods": "Methods",
     "backbones": "Backbones (pixel space, THA + moments)",
+    "first_domain": "Public domain of the other tables",
+    "second_domain": "Second public domain",
+    "weights": "Declared release weight (pixel)",
+    "posthoc": "Constraints imposed after training (pixel)",
+    "scratch": "From scratch, with noise multiplicity (pixel)",
+    "guidance": "Guidance without distillation, at matched budget (pixel)",
+    "starts": "Guidance without distillation, by start t0 (pixel)",
+    "evolution": "Private Evolution's variation schedule",
+    "gradients": "Per-example gradient norms (pixel)",
 }
 METHODS = {
     "dp_merf": "DP-MERF (kernel embedding)",
@@ -22,6 +31,7 @@ METHODS = {
     "private_evolution_aggressive": "Private Evolution (aggressive schedule)",
     "release_samples": "Sampled from the release",
     "prior_guidance": "Public prior + guidance",
+    "guided_uniform": "Uniform DP-SGD, guided",
     "uniform": "Uniform DP-SGD",
     "tha": "THA-planned DP-SGD",
     "uniform_moments": "Uniform + moments",
@@ -33,8 +43,21 @@ METHODS = {
 IN_BLOCK = {  # where a block calls a method by another name
     ("backbones", "tha_moments"): "Unconstrained",
     ("backbones", "low_b0"): "Full backbone (low-B0)",
+    ("gradients", "tha_moments"): "Unconstrained",
+    ("gradients", "low_b0"): "Low-B0",
 }
-SPACED_BLOCKS = ("training", "methods")  # rows of several spaces: each says its own
+# Rows of several spaces: each says its own.
+SPACED_BLOCKS = ("training", "methods", "first_domain", "second_domain")
+VARIANTS = {  # what a row's variant adds to its name; of those with a value, their beginning
+    "posthoc-clamp": "stream clamp alone",
+    "posthoc-low_b0": "all low-B0 constraints",
+    "from-scratch": "no public pretraining",
+    "matched": "0.2 + 0.8 of the budget",
+    "start-none": "from noise",
+    "start-": "t0 = ",
+    "weight-": "weight ",
+    "second-domain": "",
+}
 
 
 @dataclass(frozen=True)
@@ -105,9 +128,19 @@ HOLE = "\u2014"
 PAPER_PRESET = "paper"
 
 
-def label(block: str, method: str, space: str) -> str:
+def variant_label(variant: str) -> str:
+    """What a control sets, in words; numbers as :func:`number` shows them."""
+    if variant in VARIANTS:
+        return VARIANTS[variant]
+    stem, _, value = variant.rpartition("-")
+    return f"{VARIANTS[stem + '-']}{float(value):g}" if f"{stem}-" in VARIANTS else variant
+
+
+def label(block: str, method: str, space: str, variant: str = "") -> str:
     """A row's name in its block."""
     name = IN_BLOCK.get((block, method)) or METHODS.get(method, method)
+    if added := variant_label(variant):
+        name += f", {added}"
     return f"{name} ({space})" if block in SPACED_BLOCKS else name
 
 

@@ -7,16 +7,18 @@ one is known; a budget that a row is not asked at is left blank.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import pandas as pd
 
 from straightdp.reports import style
+from straightdp.reports.compare import best, gains, ratios
 from straightdp.reports.layout import Layout
-from straightdp.reports.paper import paper_gain, paper_value
+from straightdp.reports.paper import paper_gain, paper_ratio, paper_value
 from straightdp.reports.results import CellResult, Entry, Measure, Missing, Summary
+from straightdp.studies.rows import Key
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Caption:
     delta: float
     adjacency: str
     seeds: tuple[int, ...]
+    notes: tuple[str, ...] = ()  # of this run alone
 
 
 @dataclass(frozen=True)
@@ -48,33 +51,20 @@ class Table:
         """What the column was measured with, if anything is there."""
         return self.results[0].measures[metric] if self.results else None
 
-    def blocks(self) -> dict[str, dict[tuple[str, str, str], dict[float, Entry]]]:
+    def blocks(self) -> dict[str, dict[Key, dict[float, Entry]]]:
         """Block, row, budget."""
-        found: dict[str, dict[tuple[str, str, str], dict[float, Entry]]] = {}
+        found: dict[str, dict[Key, dict[float, Entry]]] = {}
         for entry in self.entries:
             rows = found.setdefault(entry.block, {})
             rows.setdefault(entry.key, {})[entry.epsilon] = entry
         return found
 
 
-def gains(table: Table) -> dict[float, float]:
-    """Per budget, the signed relative gain in mean accuracy that the layout asks for."""
-    if table.layout.gain is None:
-        return {}
-    base, other = (
-        {one.epsilon: one.metrics["accuracy"].mean for one in table.entries if one.key == key}
-        for key in table.layout.gain
-    )
-    return {
-        epsilon: other[epsilon] / value - 1 if value > 0 else math.nan
-        for epsilon, value in base.items()
-        if epsilon in other
-    }
-
-
 def to_csv(table: Table) -> str:
     """Tidy: one line a row and budget, with the paper's value where it has one."""
-    caption, gain = table.caption, gains(table)
+    caption, gain = table.caption, gains(table.entries, table.layout)
+    ratio = ratios(table.entries, table.layout)
+    varied = any(entry.variant for entry in table.entries)
     lines = []
     for entry in table.entries:
         line = {
@@ -82,6 +72,7 @@ def to_csv(table: Table) -> str:
             "block": entry.block,
             "method": entry.method,
             "space": entry.space,
+            **({"variant": entry.variant} if varied else {}),
             "label": style.label(*entry.key),
             "epsilon": entry.epsilon,
             "delta": caption.delta,
@@ -111,36 +102,29 @@ def to_csv(table: Table) -> str:
                 "accuracy_gain": gain.get(entry.epsilon, math.nan) if second else math.nan,
                 "paper_accuracy_gain": math.nan if paper_change is None else paper_change,
             }
+        if ratio:
+            low, high = paper_ratio(table.study, entry.key) or (math.nan, math.nan)
+            line |= {
+                "accuracy_ratio": ratio.get(entry.key, {}).get(entry.epsilon, math.nan),
+                "paper_accuracy_ratio_low": low,
+                "paper_accuracy_ratio_high": high,
+            }
         lines.append(line)
     return pd.DataFrame(lines).to_csv(index=False)
 
 
-def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[tuple[str, str, str], float, str]]:
-    """(row, epsilon, metric) of the best per column within each block that the layout marks.
-
-    Compared as printed, so that values that look equal are both marked (the paper's Table 1
-    marks one of two that print as 63.3). A column with a single value has no best.
-    """
-    marked = set()
-    for block, name in product(layout.bold, layout.metrics):
-        metric = style.METRICS[name]
-        for epsilon in {entry.epsilon for entry in entries}:
-            shown = {
-                one.key: float(f"{one.metrics[name].mean:.{metric.digits}f}")
-                for one in entries
-                if (one.block, one.epsilon) == (block, epsilon) and one.n
-            }
-            if len(shown) < 2:
-                continue
-            top = max(shown.values()) if metric.higher else min(shown.values())
-            marked |= {(key, epsilon, name) for key, value in shown.items() if value == top}
-    return marked
-
-
 def _text(
-    entry: Entry, found: Summary, digits: int, bold: bool, marks: tuple[str, str], plus_minus: str
+    entry: Entry,
+    found: Summary,
+    digits: int,
+    bold: bool,
+    marks: tuple[str, str],
+    plus_minus: str,
+    seeds: int,
 ) -> str:
     missing = f" ({entry.n}/{entry.expected} seeds)" if entry.n < entry.expected else ""
+    if not missing and entry.n < seeds:  # fewer than in the other rows, and meant to be
+        missing = f" (n = {entry.n})"
     if not entry.n:
         return style.HOLE + missing
     text = f"{found.mean:.{digits}f}"
@@ -149,28 +133,68 @@ def _text(
     return (marks[0] + text + marks[1] if bold else text) + missing
 
 
-def _row(
-    table: Table, group: dict[float, Entry], marked: set, marks: tuple[str, str], plus_minus: str
+def _cells(
+    table: Table,
+    group: dict[float, Entry],
+    epsilons: Sequence[float],
+    marked: set,
+    marks: tuple[str, str],
+    plus_minus: str,
 ) -> list[str]:
     """A row's cells, metrics within budgets; blank at budgets that it is not asked at."""
     cells = []
-    for epsilon, name in product(table.columns, table.layout.metrics):
+    for epsilon, name in product(epsilons, table.layout.metrics):
         entry = group.get(epsilon)
         if entry is None:
             cells.append("")
             continue
         bold, digits = (entry.key, epsilon, name) in marked, style.METRICS[name].digits
-        cells.append(_text(entry, entry.metrics[name], digits, bold, marks, plus_minus))
+        found, seeds = entry.metrics[name], max(one.expected for one in table.entries)
+        cells.append(_text(entry, found, digits, bold, marks, plus_minus, seeds))
     return cells
 
 
-def _gain_row(table: Table) -> list[str]:
-    found = gains(table)
+def _line(
+    table: Table,
+    found: dict[float, float],
+    show: Callable[[float], str],
+    epsilons: Sequence[float],
+) -> list[str]:
+    """A line's cells: a number under each budget's accuracy, and blanks."""
     return [
-        ("" if name != "accuracy" else style.HOLE if math.isnan(gain) else f"{100 * gain:+.0f}%")
-        for epsilon, name in product(table.columns, table.layout.metrics)
-        for gain in [found.get(epsilon, math.nan)]
+        ""
+        if name != "accuracy" or epsilon not in found
+        else style.HOLE
+        if math.isnan(found[epsilon])
+        else show(found[epsilon])
+        for epsilon, name in product(epsilons, table.layout.metrics)
     ]
+
+
+def _gain_row(table: Table) -> list[str]:
+    found = {at: math.nan for at in table.columns} | gains(table.entries, table.layout)
+    return _line(table, found, lambda gain: f"{100 * gain:+.0f}%", table.columns)
+
+
+def _lines(
+    table: Table,
+    key: Key,
+    group: dict[float, Entry],
+    marked: set,
+    marks: tuple[str, str],
+    plus_minus: str,
+) -> list[list[str]]:
+    """A row as lines of text: its own, one a budget in a narrow table, and its ratio's below."""
+    name, found = style.label(*key), ratios(table.entries, table.layout).get(key)
+    lines = []
+    for epsilons in [(one,) for one in group] if table.layout.narrow else [table.columns]:
+        budget = [style.number(epsilons[0])] if table.layout.narrow else []
+        cells = _cells(table, group, epsilons, marked, marks, plus_minus)
+        lines.append([name, *budget, *cells])
+        if found is not None:
+            ratio = _line(table, found, lambda one: f"{one:.1f}x", epsilons)
+            lines.append(["Ratio", *[""] * len(budget), *ratio])
+    return lines
 
 
 def caption_text(table: Table) -> str:
@@ -204,7 +228,7 @@ def caption_text(table: Table) -> str:
             parts.append(sentence)
     if len(caption.seeds) > 1:
         parts.append("Mean and sample standard deviation over seeds.")
-    parts += table.layout.notes
+    parts += [*caption.notes, *table.layout.notes]
     if not all(one.n for one in table.entries):
         parts.append(f"{style.HOLE}: not there yet.")
     if any(one.n < one.expected for one in table.entries):
@@ -220,16 +244,17 @@ def _head(table: Table, name: str) -> str:
 def to_markdown(table: Table) -> str:
     """As the paper lays it out: blocks of rows, the metrics under each budget."""
     marked, blocks = best(table.entries, table.layout), table.blocks()
-    lines = [["Method"]]
-    for epsilon, name in product(table.columns, table.layout.metrics):
+    narrow = table.layout.narrow
+    lines = [["Method", "\u03b5"] if narrow else ["Method"]]
+    for epsilon, name in product((None,) if narrow else table.columns, table.layout.metrics):
         arrow = "" if style.METRICS[name].higher else "\u2193"
-        lines[0].append(f"{_head(table, name)}{arrow}, \u03b5 = {style.number(epsilon)}")
+        budget = "" if epsilon is None else f", \u03b5 = {style.number(epsilon)}"
+        lines[0].append(f"{_head(table, name)}{arrow}{budget}")
     for block, rows in blocks.items():
         if len(blocks) > 1:
             lines.append([f"*{style.BLOCKS.get(block, block)}*", *[""] * (len(lines[0]) - 1)])
         for key, group in rows.items():
-            cells = _row(table, group, marked, ("**", "**"), " \u00b1 ")
-            lines.append([style.label(*key), *cells])
+            lines += _lines(table, key, group, marked, ("**", "**"), " \u00b1 ")
     if table.layout.gain is not None:
         lines.append(["Gain", *_gain_row(table)])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -245,6 +270,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join([caption_text(table), "", shown[0], rule, *shown[1:], *below, ""])
 
 
+MARKS = (r"\textbf{", "}")  # around the best, in LaTeX
 _ESCAPES = str.maketrans(
     {character: f"\\{character}" for character in "_&%#${}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -260,8 +286,8 @@ def _latex(text: str) -> str:
 def to_latex(table: Table) -> str:
     """A booktabs table; the reasons of what is missing are comments below it."""
     marked, blocks = best(table.entries, table.layout), table.blocks()
-    metrics = len(table.layout.metrics)
-    span = 1 + metrics * len(table.columns)
+    metrics, narrow = len(table.layout.metrics), table.layout.narrow
+    span = 2 + metrics if narrow else 1 + metrics * len(table.columns)
     budgets = [style.number(epsilon).replace("\u221e", r"\infty") for epsilon in table.columns]
     heads = " & ".join(
         rf"\multicolumn{{{metrics}}}{{c}}{{$\varepsilon{{=}}{text}$}}" for text in budgets
@@ -271,6 +297,8 @@ def to_latex(table: Table) -> str:
     for name in table.layout.metrics:
         arrow = "" if style.METRICS[name].higher else r"$\downarrow$"
         names += f" & {_latex(_head(table, name))}{arrow}"
+    above = [] if narrow else [rf" & {heads} \\", rules]
+    first = r"Method & $\varepsilon$" + names if narrow else "Method" + names * len(table.columns)
     lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
@@ -278,9 +306,8 @@ def to_latex(table: Table) -> str:
         rf"\caption{{{_latex(caption_text(table))}}}",
         rf"\begin{{tabular}}{{l{'c' * (span - 1)}}}",
         r"\toprule",
-        rf" & {heads} \\",
-        rules,
-        "Method" + names * len(table.columns) + r" \\",
+        *above,
+        first + r" \\",
     ]
     for block, rows in blocks.items():
         lines.append(r"\midrule")
@@ -288,9 +315,11 @@ def to_latex(table: Table) -> str:
             heading = _latex(style.BLOCKS.get(block, block))
             lines.append(rf"\multicolumn{{{span}}}{{l}}{{\emph{{{heading}}}}} \\")
         for key, group in rows.items():
-            cells = _row(table, group, marked, (r"\textbf{", "}"), r"\,$\pm$\,")
-            cells = [cell.replace(style.HOLE, "---") for cell in cells]
-            lines.append(" & ".join([_latex(style.label(*key)), *cells]) + r" \\")
+            for label, *cells in _lines(table, key, group, marked, MARKS, r"\,$\pm$\,"):
+                cells = [
+                    one.replace(style.HOLE, "---").replace("\u221e", r"$\infty$") for one in cells
+                ]
+                lines.append(" & ".join([_latex(label), *cells]) + r" \\")
     if table.layout.gain is not None:
         cells = [_latex(cell.replace("-", "\u2212")) for cell in _gain_row(table)]
         lines += [r"\midrule", " & ".join(["Gain", *cells]) + r" \\"]

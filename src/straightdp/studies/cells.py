@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,17 @@ def public_unit(config: dict, backbone: str) -> Unit:
 
 
 def cell_public(config: dict) -> Unit | None:
-    """The public stage that a cell starts from; None for one that reads public images alone."""
-    if "backbone" not in config["public"]:
+    """The public stage that a cell starts from; None for one that reads none."""
+    if "backbone" not in config.get("public", {}):
         return None
     return public_unit(config["public"], config["method"].get("backbone", "standard"))
+
+
+def cell_base(config: dict) -> Unit | None:
+    """The finished cell that a resampled one draws from; None for a cell of its own."""
+    if "base" not in config:
+        return None
+    return Unit("cells", config["base"]["name"], config["base"]["config"])
 
 
 def public_extractor_unit(config: dict) -> Unit:
@@ -232,13 +239,35 @@ def resolve(preset: Preset, method_name: str, space: str, epsilon: float, seed: 
     }
     return Cell(
         kind="cells",
-        name=f"{space}-{method_name}-eps{number(epsilon)}-seed{seed}",
+        name=_name(space, method_name, epsilon, seed),
         config=plain(config),
         method=method_name,
         space=space,
         epsilon=float(epsilon),
         seed=seed,
     )
+
+
+def _name(space: str, method: str, epsilon: float, seed: int, variant: str = "") -> str:
+    parts = (space, method, variant, f"eps{number(epsilon)}", f"seed{seed}")
+    return "-".join(part for part in parts if part)
+
+
+def named(cell: Cell, variant: str) -> Cell:
+    """The cell under a name that says what a control changed."""
+    return replace(cell, name=_name(cell.space, cell.method, cell.epsilon, cell.seed, variant))
+
+
+def resampled(base: Cell, variant: str, change: dict) -> Cell:
+    """Other samples of a finished cell, drawn with `change`; private data are not read again."""
+    config = {
+        "schema": SCHEMA,
+        **{name: base.config[name] for name in ("data", "privacy", "seed")},
+        "method": {"family": "resampled"},
+        "base": {"name": base.name, "config": base.config},
+        "resampling": change,
+    }
+    return named(replace(base, config=plain(config)), variant)
 
 
 def extractor(preset: Preset) -> Unit:

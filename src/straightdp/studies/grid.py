@@ -7,44 +7,14 @@ Reading this file tells what a table needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from straightdp.config import Preset
-from straightdp.studies.cells import Cell, resolve
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table: its block, its method, the space it runs in, and its budgets.
-
-    No budgets: the study's own.
-    """
-
-    block: str
-    method: str
-    space: str
-    epsilons: tuple[float, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells it from the study's other rows."""
-        return self.block, self.method, self.space
-
-
-@dataclass(frozen=True)
-class Study:
-    """A table's rows and budgets, in the paper's order. No budgets: the preset's."""
-
-    name: str
-    title: str
-    rows: tuple[Row, ...]
-    epsilons: tuple[float, ...] = ()
-
-    def columns(self, preset: Preset) -> tuple[float, ...]:
-        """The budgets that head the table's columns."""
-        return self.epsilons or preset.grid.epsilons
-
+from straightdp.studies.cells import Cell
+from straightdp.studies.controls import CONTROLS
+from straightdp.studies.rows import Row as Row
+from straightdp.studies.rows import Study as Study
+from straightdp.studies.variants import variant_cell
 
 # Prior methods under the same protocol: budgets, accountant, calibration, evaluation.
 PRIOR = tuple(
@@ -119,23 +89,24 @@ TABLE7 = Study(
 )
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (TABLE1, TABLE2, TABLE5, TABLE6, TABLE7)
+    study.name: study for study in (TABLE1, TABLE2, TABLE5, TABLE6, TABLE7, CONTROLS)
 }
 
 
 def row_cells(preset: Preset, study: Study, row: Row) -> list[Cell]:
     """The row's cells, budgets first, then seeds."""
     return [
-        resolve(preset, row.method, row.space, epsilon, seed)
+        variant_cell(preset, row.method, row.space, epsilon, seed, row.variant)
         for epsilon in row.epsilons or study.columns(preset)
-        for seed in preset.grid.seeds
+        for seed in row.seeds(preset.grid.seeds)
     ]
 
 
 @cache
 def study_cells(preset: Preset, study: Study) -> tuple[Cell, ...]:
     """Every cell that a study needs, each once."""
-    cells = {cell.id: cell for row in study.rows for cell in row_cells(preset, study, row)}
+    rows = (*study.rows_on(preset), *study.beside)
+    cells = {cell.id: cell for row in rows for cell in row_cells(preset, study, row)}
     return tuple(cells.values())
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 Port = Literal["none", "sample", "guide", "distill"]
 Plan = Literal["none", "uniform", "tha"]
 BackboneName = Literal["standard", "late_only", "clamp_only", "low_b0"]
-Family = Literal["flow", "embedding", "evolution"]
+Family = Literal["flow", "embedding", "evolution"]  # "resampled": of no method, but of a cell
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ METHODS: dict[str, Method] = {
     "private_evolution_aggressive": Method(family="evolution", schedule="aggressive"),
     "release_samples": Method(port="sample"),
     "prior_guidance": Method(port="guide"),
+    "guided_uniform": Method(port="guide", plan="uniform"),
     "uniform": Method(plan="uniform"),
     "tha": Method(plan="tha"),
     "uniform_moments": Method(port="distill", plan="uniform"),
