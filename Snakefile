@@ -2,7 +2,7 @@
 #
 #   snakemake --profile profiles/local table1
 #   snakemake --profile profiles/local table5 table7 --config preset=lab
-#   snakemake --profile profiles/local figure2 figure3 figure5 --config preset=lab
+#   snakemake --profile profiles/local figure2 figure3 figure4 figure5 --config preset=lab
 #
 # A preset is config/NAME.yaml, or the path of a YAML file. It is checked here, before
 # anything runs; the rules below only wire what src/straightdp/studies declares.

@@ -60,7 +60,7 @@ def write_cell(preset, cell, root) -> None:
         "status": "ok",
         "cell": {"id": cell.id},
         "replayed_epsilon": cell.epsilon if cell.epsilon < np.inf else "inf",
-        "metrics": {"accuracy": measured},
+        "metrics": {"accuracy": measured, "fid": measured | {"value": 100 * accuracy(cell)}},
         "evaluation": evaluation_config(preset),
         "files": digests(folder),
     }

@@ -36,7 +36,8 @@ def find_cell(preset: Preset, text: str, named: str | None = None) -> Cell:
 
 def find_study(name: str) -> Study:
     if name in FIGURES:
-        raise ConfigError(f"{name}: a figure, drawn from what table1 computes; name that")
+        study = FIGURES[name].study.name
+        raise ConfigError(f"{name}: a figure, drawn from what {study} computes; name that")
     if name not in STUDIES:
         raise ConfigError(f"{name}: no such study; known: {', '.join(STUDIES)}")
     return STUDIES[name]

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 STUDY = "table1, table2, table5, table6, table7 or controls"
-REPORT = STUDY.replace(" or", ",") + ", figure2, figure3 or figure5"
+REPORT = STUDY.replace(" or", ",") + ", figure2, figure3, figure4 or figure5"
 EPILOG = """\
 the usual way through:
   snakemake --profile profiles/local table1       run every missing cell, then the table
                                                   (so table2, table5, table6, table7, controls,
-                                                  figure2, figure3, figure5)
+                                                  figure2, figure3, figure4, figure5)
   straightdp status                               what is done, running, failed, missing or stale
   straightdp recover                              after a crash: unlock, and go on
   straightdp rerun --failed                       run the failed cells again, from where they were

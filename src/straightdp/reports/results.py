@@ -112,22 +112,27 @@ def summary(measures: Sequence[Measure]) -> Summary:
     return Summary(float(np.mean(values)), deviation, tuple(parts.tolist()))
 
 
+def same_instrument(results: Sequence[CellResult], name: str) -> None:
+    """:class:`MixedExtractors` where values of a metric were measured differently."""
+    instruments = {one.measures[name].instrument for one in results}
+    if len(instruments) > 1:
+        shown = "; ".join(
+            f"{by} ({check}), n = {n}, {reference}"
+            for by, check, n, reference, _ in sorted(instruments)
+        )
+        raise MixedExtractors(
+            f"values of {name} that were measured differently cannot share a column: {shown}; "
+            "evaluate all cells anew"
+        )
+
+
 def _check(
     results: Sequence[CellResult],
     metrics: Sequence[str],
     places: Mapping[tuple[Key, float], tuple[int, ...]],
 ) -> None:
     for name in metrics:
-        instruments = {one.measures[name].instrument for one in results}
-        if len(instruments) > 1:
-            shown = "; ".join(
-                f"{by} ({check}), n = {n}, {reference}"
-                for by, check, n, reference, _ in sorted(instruments)
-            )
-            raise MixedExtractors(
-                f"values of {name} that were measured differently cannot share a column: {shown}; "
-                "evaluate all cells anew"
-            )
+        same_instrument(results, name)
     counts = Counter((one.key, one.epsilon, one.seed) for one in results)
     for (key, epsilon, seed), count in counts.items():
         cell = f"{' '.join(key).strip()} at epsilon {epsilon:g}, seed {seed}"

@@ -1,24 +1,28 @@
 """The figures: which cells and public stages each is drawn from.
 
-A figure computes nothing of its own. Its rows are Table 1's, so a figure of a preset whose
-Table 1 stands needs no further cell.
+A figure computes nothing of its own. Its rows are those of Table 1, or of the controls, so a
+figure of a preset whose tables stand needs no further cell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from straightdp.config import Preset
 from straightdp.studies.cells import Cell, Unit, public_stage
-from straightdp.studies.grid import TABLE1, Row, row_cells
+from straightdp.studies.controls import CONTROLS, control_rows
+from straightdp.studies.grid import TABLE1, row_cells
+from straightdp.studies.rows import Row, Study
 
 
 @dataclass(frozen=True)
 class Figure:
     """What a figure is drawn from, at the preset's budgets.
 
-    `rows` are crossed with the preset's seeds, or with the first one alone; `spaces` name the
-    public stages that it shows, of the standard backbone at the first seed.
+    `rows` are crossed with the preset's seeds, or with the first one alone; `by_preset` gives
+    them where they follow from the preset's settings. `spaces` name the public stages that it
+    shows, of the standard backbone at the first seed. `study` is the table that has its cells.
     """
 
     name: str
@@ -26,6 +30,12 @@ class Figure:
     rows: tuple[Row, ...] = ()
     spaces: tuple[str, ...] = ()
     first_seed: bool = False
+    by_preset: Callable[[Preset], tuple[Row, ...]] | None = None
+    study: Study = TABLE1
+
+    def rows_on(self, preset: Preset) -> tuple[Row, ...]:
+        """The figure's rows on a preset."""
+        return self.rows if self.by_preset is None else self.by_preset(preset)
 
     def seeds(self, preset: Preset) -> tuple[int, ...]:
         """The seeds that it shows."""
@@ -56,6 +66,26 @@ FIGURE3 = Figure(
     ),
 )
 
+
+def _sweep(preset: Preset) -> tuple[Row, ...]:
+    """The controls' sweep over t_0, and before it the row that it is compared with."""
+    rows = control_rows(preset)
+    level = next(
+        row
+        for row in rows
+        if (row.block, row.method, row.space) == ("first_domain", "tha_moments", "pixel")
+    )
+    return (level, *(row for row in rows if row.block == "starts"))
+
+
+FIGURE4 = Figure(
+    name="figure4",
+    title="The start of the guidance",
+    by_preset=_sweep,
+    first_seed=True,
+    study=CONTROLS,
+)
+
 FIGURE5 = Figure(
     name="figure5",
     title="Samples by budget",
@@ -69,7 +99,9 @@ FIGURE5 = Figure(
     first_seed=True,
 )
 
-FIGURES: dict[str, Figure] = {figure.name: figure for figure in (FIGURE2, FIGURE3, FIGURE5)}
+FIGURES: dict[str, Figure] = {
+    figure.name: figure for figure in (FIGURE2, FIGURE3, FIGURE4, FIGURE5)
+}
 
 
 def figure_places(preset: Preset, figure: Figure) -> list[tuple[Row, Cell]]:
@@ -77,8 +109,8 @@ def figure_places(preset: Preset, figure: Figure) -> list[tuple[Row, Cell]]:
     seeds = figure.seeds(preset)
     return [
         (row, cell)
-        for row in figure.rows
-        for cell in row_cells(preset, TABLE1, row)
+        for row in figure.rows_on(preset)
+        for cell in row_cells(preset, figure.study, row)
         if cell.seed in seeds
     ]
 

@@ -71,6 +71,11 @@ def start(value: float) -> str:
     return f"{START}{float(value)!r}"
 
 
+def start_time(variant: str) -> float:
+    """t_0 of a start's variant; 0, the noise end, of the one that is not guided."""
+    return 0.0 if variant == NOISE else float(variant.removeprefix(START))
+
+
 @cache
 def vary(preset: Preset, variant: str) -> Preset:
     """The preset under a variant that changes it; ValueError for an unknown one."""

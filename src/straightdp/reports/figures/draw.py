@@ -20,7 +20,12 @@ from straightdp.studies.figures import Figure, figure_places, figure_stages
 from straightdp.studies.grid import Row
 
 FIGURES = Path("figures")
-MODULES = {"figure2": "geometry", "figure3": "accuracy", "figure5": "samples"}
+MODULES = {
+    "figure2": "geometry",
+    "figure3": "accuracy",
+    "figure4": "sweep",
+    "figure5": "samples",
+}
 
 
 class NothingToDraw(ValueError):
@@ -90,14 +95,24 @@ def _accuracy(preset: Preset, figure: Figure, inputs: Inputs):
         return read_metrics(path, cell, row, (METRIC,))
 
     found, missing = _gathered(preset, figure, inputs, read)
-    return draw_accuracy(preset, figure.rows, found, len(missing)), missing
+    return draw_accuracy(preset, figure.rows_on(preset), found, len(missing)), missing
+
+
+def _sweep(preset: Preset, figure: Figure, inputs: Inputs):
+    from straightdp.reports.figures.sweep import METRICS, draw_sweep
+
+    def read(path: Path, cell: Cell, row: Row) -> CellResult:
+        return read_metrics(path, cell, row, METRICS)
+
+    found, missing = _gathered(preset, figure, inputs, read)
+    return draw_sweep(preset, found, figure.seeds(preset)[0], len(missing)), missing
 
 
 def _samples(preset: Preset, figure: Figure, inputs: Inputs):
     from straightdp.reports.figures.samples import draw_samples, read_samples
 
     found, missing = _gathered(preset, figure, inputs, read_samples)
-    return draw_samples(preset, figure.rows, found, figure.seeds(preset)[0]), missing
+    return draw_samples(preset, figure.rows_on(preset), found, figure.seeds(preset)[0]), missing
 
 
 def _gathered(preset: Preset, figure: Figure, inputs: Inputs, read: Callable):
@@ -105,4 +120,4 @@ def _gathered(preset: Preset, figure: Figure, inputs: Inputs, read: Callable):
     return gather(preset, places, inputs.root, read, inputs.partial, inputs.reason, inputs.named)
 
 
-_DRAW = {"figure2": _geometry, "figure3": _accuracy, "figure5": _samples}
+_DRAW = {"figure2": _geometry, "figure3": _accuracy, "figure4": _sweep, "figure5": _samples}

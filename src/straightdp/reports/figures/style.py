@@ -85,6 +85,12 @@ ACCURACY = {
 BAND = 0.18  # its opacity
 BRACKET = "0.15"
 
+# Figure 4: the sweep, the preset's own start in it, and distillation's level.
+SWEEP_SIZE = (TEXT, 2.35)
+SWEPT = Look("guided, not distilled", "#0072B2", "-", "o")
+OWN_START = Look("the preset's $t_0$", "#D55E00", "None", "s", open=True)
+DISTILLED = Look("distilled (THA + moments)", "0.25", ":")
+
 # Figure 5: rows by (method, space).
 SAMPLES_WIDTH = TEXT  # at most
 LARGEST, LABELLED = 0.28, 0.09  # a sample's side, and from which one on its digit stands above it
