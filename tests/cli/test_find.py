@@ -30,7 +30,7 @@ def preset(tmp_path, monkeypatch):
 def test_hints_name_the_preset_as_the_user_did(preset, tmp_path):
     with pytest.raises(ConfigError, match="status --ids --preset 'my own.yaml'`"):
         find_cell(preset, "nothing", "my own.yaml")
-    with pytest.raises(UnusableMetrics, match="`straightdp status --preset 'my own.yaml'`"):
+    with pytest.raises(UnusableMetrics, match="`straightdp status table1 --preset 'my own.yaml'`"):
         write_study(preset, TABLE1, tmp_path, named="my own.yaml")
     with pytest.raises(ConfigError, match="table1 --config 'preset=my own.yaml'$"):
         verbs.show(SimpleNamespace(preset="my own.yaml", study="table1"))

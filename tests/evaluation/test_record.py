@@ -105,7 +105,7 @@ def test_a_record_that_states_another_epsilon_does_not_pass(folder, stated):
 
 def test_a_garbled_record_is_named(folder):
     (folder / "run.json").write_text("{")
-    with pytest.raises(DamagedFile, match="run.json: not valid JSON"):
+    with pytest.raises(NotPassed, match="run.json: not valid JSON.*straightdp rerun"):
         passed(folder, configuration())
 
 
@@ -130,16 +130,19 @@ def test_a_change_after_the_evaluation_is_seen(folder, name):
         unchanged(folder, believed)
 
 
-def test_the_published_replay_is_believed_only_for_the_very_transcript(tmp_path):
-    """With the transcript's digest in run.json no replay is repeated; a changed byte brings it."""
+def test_the_published_replay_is_believed_only_for_the_very_files(tmp_path):
+    """With the transcript's digest in run.json no replay is repeated; an edit brings it."""
     folder = finish(tmp_path)
     run = read_json(folder / "run.json")
     text = (folder / "transcript.jsonl").read_bytes()
-    write_json(
-        folder / "run.json",
-        run | {"epsilon": 0.5, "transcript_sha256": hashlib.sha256(text).hexdigest()},
-    )
+    believed = run | {"epsilon": 0.5, "transcript_sha256": hashlib.sha256(text).hexdigest()}
+    for name in ("run.json", "published.json"):
+        write_json(folder / name, believed)
     assert passed(folder, configuration()) == 0.5
+    write_json(folder / "run.json", believed | {"epsilon": 0.4})  # not its copy any more
+    with pytest.raises(NotPassed, match="run.json states 0.4"):
+        passed(folder, configuration())
+    write_json(folder / "run.json", believed)
     (folder / "transcript.jsonl").write_bytes(text + b" ")
     with pytest.raises(NotPassed):
         passed(folder, configuration())

@@ -124,6 +124,17 @@ def test_a_second_run_does_nothing(folder, first_run):
     assert "Nothing to be done" in ((done := snakemake(folder, "table1")).stdout + done.stderr)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tex"])
+def test_a_file_of_a_table_that_was_removed_is_written_again(folder, first_run, suffix):
+    path = folder / "tables" / "tiny" / f"table1.{suffix}"
+    kept = path.read_bytes()
+    path.unlink()
+    try:
+        assert planned(snakemake(folder, "-n", "table1")) == {"write_table": 1, "table1": 1}
+    finally:
+        path.write_bytes(kept)
+
+
 def test_another_table_runs_only_what_it_adds(folder, first_run):
     """Table 5's cells at epsilon 1 are Table 1's; Table 6 has other budgets too."""
     shared = planned(snakemake(folder, "-n", "table5"))
@@ -186,7 +197,7 @@ def test_the_controls_add_their_own_cells_alone(folder, cells, first_run):
         "public_stage": 3,  # of it in both spaces, and one that is not pretrained
         "cell": len(beyond),
         "evaluate": len(beyond),
-        "write_table": 1,
+        "write_controls": 1,
         "controls": 1,
     }
 

@@ -5,7 +5,7 @@ rule write_table:
     input:
         lambda wildcards: metrics(study_cells(preset, STUDIES[wildcards.study])),
     output:
-        f"{TABLES}/{{study,table[0-9]+|controls}}.md",
+        f"{TABLES}/{{study,table[0-9]+}}.md",
         f"{TABLES}/{{study}}.csv",
         f"{TABLES}/{{study}}.tex",
     localrule: True
@@ -13,6 +13,22 @@ rule write_table:
         "write {wildcards.study}"
     shell:
         RUN + " report {wildcards.study} " + ON
+
+
+# The controls have Appendix D.3's table beside their own.
+use rule write_table as write_controls with:
+    output:
+        f"{TABLES}/{{study,controls}}.md",
+        f"{TABLES}/{{study}}.csv",
+        f"{TABLES}/{{study}}.tex",
+        f"{TABLES}/{{study}}_gradients.csv",
+
+
+def table_files(study):
+    """What a study's table is written into."""
+    names = [f"{study.name}.{suffix}" for suffix in ("md", "csv", "tex")]
+    names += [f"{study.name}_gradients.csv"] if study.beside else []
+    return [f"{TABLES}/{name}" for name in names]
 
 
 # A target a study: `table1`, `table5`, ... The cells are inputs here too, so that a metrics
@@ -23,7 +39,7 @@ for study in STUDIES.values():
         name:
             study.name
         input:
-            f"{TABLES}/{study.name}.md",
+            table_files(study),
             metrics(study_cells(preset, study)),
         localrule: True
 

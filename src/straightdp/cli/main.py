@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     fetch = verb("fetch", "Download a data set; nothing else downloads.")
-    fetch.add_argument("name", help="mnist, fashion_mnist or kmnist")
+    fetch.add_argument("name", help="mnist, fashion_mnist or kmnist; letters are drawn")
     fetch.add_argument("--root", type=Path, help="folder (default: $STRAIGHTDP_DATA, else data/)")
 
     cell = verb("cell", "Run one cell, by id or from a resolved configuration file.")
@@ -117,6 +117,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; a refusal is one line on standard error and exit code 1 or 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that has no epsilon
     arguments = _parser().parse_args(argv)
     from straightdp.cli.units import Busy
     from straightdp.config import ConfigError

@@ -185,6 +185,7 @@ def render_grid(preset: Preset, study: Study, states: dict[str, CellState]) -> s
         lines.append([f"{row.block}: {row.method}{space}{variant}", *marks])
         troubles += [cell.id for cell in cells if states[cell.id].broken]
         out += [cell.id for cell in cells if states[cell.id].kind in {"running", "pending"}]
+    troubles, out = list(dict.fromkeys(troubles)), list(dict.fromkeys(out))
     widths = [max(len(line[i]) for line in [["", *heads], *lines]) for i in range(len(heads) + 1)]
     shown = [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

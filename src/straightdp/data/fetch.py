@@ -109,6 +109,10 @@ def _draw(name: str, folder: Path, root: Path | None, report: Callable[[str], No
     from straightdp.data.glyphs import draw
 
     source = SOURCES[name]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{name}: {folder} cannot be made ({error.strerror})") from error
     for split, size in (("train", source.train_size), ("test", source.test_size)):
         try:
             load(name, split, root=root)
@@ -123,7 +127,7 @@ def _draw(name: str, folder: Path, root: Path | None, report: Callable[[str], No
                 with replacing(path) as temporary:
                     temporary.write_bytes(gzip.compress(idx_bytes(array), 6, mtime=0))
             except OSError as error:
-                raise DataError(f"{name}: {path} cannot be written ({error})") from error
+                raise DataError(f"{name}: {error}") from error
 
 
 def _kept(name: str, path: Path, md5: str, root: Path | None) -> str:

@@ -42,6 +42,8 @@ def finished_run(folder: Path) -> dict:
         run = read_json(path)
     except FileNotFoundError as error:
         raise NotPassed(f"{path}: not there; has the cell finished?") from error
+    except (DamagedFile, OSError) as error:
+        raise NotPassed(f"{error}; run the cell again: `straightdp rerun {folder.name}`") from error
     if not isinstance(run, dict):
         raise NotPassed(f"{path}: not the record of a run")
     if run.get("status") != "ok":
@@ -49,14 +51,18 @@ def finished_run(folder: Path) -> dict:
     return run
 
 
-def certified(run: dict, transcript: Path) -> bool:
-    """Whether run.json was written with the replay of just this transcript."""
+def certified(run: dict, folder: Path) -> bool:
+    """Whether `run`, a cell's run.json, was written with the replay of just its transcript.
+
+    It must also equal its copy from the cell's publication: an edited one is not believed.
+    """
     try:
         float(run["epsilon"])
-        today = hashlib.sha256(transcript.read_bytes()).hexdigest()
-    except (OSError, KeyError, TypeError, ValueError):
+        today = hashlib.sha256((folder / TRANSCRIPT).read_bytes()).hexdigest()
+        kept = read_json(folder / PUBLISHED)
+    except (OSError, DamagedFile, KeyError, TypeError, ValueError):
         return False
-    return run.get("transcript_sha256") == today
+    return run == kept and run.get("transcript_sha256") == today
 
 
 def passed(folder: Path, config: dict) -> float:
@@ -65,10 +71,10 @@ def passed(folder: Path, config: dict) -> float:
     `config` is the cell's resolved configuration. :class:`NotPassed` also where the transcript
     declares another budget than it, and where run.json states another epsilon: a raised
     declaration and a removed line show there. The replay that published the cell is not
-    repeated while the transcript is byte for byte the one that it read.
+    repeated while the transcript and run.json are what it left.
     """
     run, path, privacy = finished_run(folder), folder / TRANSCRIPT, config["privacy"]
-    if certified(run, path) and float(run["epsilon"]) <= float(privacy["epsilon"]) * (
+    if certified(run, folder) and float(run["epsilon"]) <= float(privacy["epsilon"]) * (
         1 + AGREEMENT
     ):
         return float(run["epsilon"])

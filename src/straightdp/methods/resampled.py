@@ -30,6 +30,13 @@ from straightdp.model.posthoc import impose_
 from straightdp.resolved import CellConfig, ResampledCellConfig, StartConfig
 
 
+def remedy(folder: Path) -> str:
+    """What to do about a damaged cell that others are drawn from."""
+    return (
+        f"this cell is drawn from {folder.name}: `straightdp rerun {folder.name} --preset PRESET`"
+    )
+
+
 def check_base(folder: Path, config: CellConfig) -> None:
     """Whether a finished cell is what it was published as; :class:`DamagedFile` names the fault.
 
@@ -39,15 +46,12 @@ def check_base(folder: Path, config: CellConfig) -> None:
         passed(folder, config.model_dump())
         published = finished_run(folder).get(WEIGHTS, {})
     except NotPassed as error:
-        raise DamagedFile(f"{error}; run `straightdp rerun {folder.name}`") from error
+        raise DamagedFile(f"{error}; {remedy(folder)}") from error
     today = weight_digests(folder)
     for name in published if isinstance(published, dict) else ():
         if today.get(name) != published[name]:
             fault = "is not the file that was published" if name in today else "not there"
-            raise DamagedFile(
-                f"{folder / name}: {fault}; run `straightdp rerun {folder.name}`, from which "
-                "this cell is drawn"
-            )
+            raise DamagedFile(f"{folder / name}: {fault}; {remedy(folder)}")
 
 
 def base_model(config: ResampledCellConfig, folder: Path) -> MMDiT:
@@ -92,10 +96,7 @@ def run_resampled(
             released = MomentModel.from_tensors(load_tensors(source / MOMENTS))
     except (DamagedFile, FileNotFoundError, KeyError, RuntimeError) as error:
         first = str(error).splitlines()[0]  # of weights that do not fit, many lines
-        raise DamagedFile(
-            f"{source}: {first}; run `straightdp rerun {source.name}`, from which this cell is "
-            "drawn"
-        ) from error
+        raise DamagedFile(f"{source}: {first}; {remedy(source)}") from error
     progress.say(f"sampling {base.sampling.count} from {source.name}, nothing trained")
     samples, labels = sample_vectors(
         model.to(compute.device).eval(),

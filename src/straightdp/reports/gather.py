@@ -12,7 +12,7 @@ from straightdp.files import DamagedFile
 from straightdp.reports.metrics import OldMetrics
 from straightdp.reports.results import Missing
 from straightdp.studies.cells import Cell, metrics_name
-from straightdp.studies.grid import Row
+from straightdp.studies.rows import Row, Study
 
 Read = TypeVar("Read")
 
@@ -33,6 +33,7 @@ def on_preset(preset: Preset, named: str | None) -> str:
 
 def gather(
     preset: Preset,
+    study: Study,
     places: Iterable[tuple[Row, Cell]],
     root: Path,
     read: Callable[[Path, Cell, Row], Read],
@@ -42,10 +43,12 @@ def gather(
 ) -> tuple[list[Read], list[Missing]]:
     """`read` of every place's metrics file, and the places that have none.
 
-    A cell without metrics is missing under `partial`, with its `reason`; otherwise, and for a
-    damaged file always, :class:`UnusableMetrics` has a line that names the file and a remedy.
+    `study` is the one whose `status` says more. A cell without metrics is missing under
+    `partial`, with its `reason`; otherwise, and for a damaged file always,
+    :class:`UnusableMetrics` has a line that names the file and a remedy.
     """
     name, on = metrics_name(preset), on_preset(preset, named)
+    more = f"`straightdp status {study.name} {on}` says why"
     found: list[Read] = []
     missing: list[Missing] = []
     troubles = []
@@ -56,11 +59,11 @@ def gather(
         except FileNotFoundError:
             missing.append(Missing(*row.key, cell.epsilon, cell.seed, reason(cell)))
             if not partial:
-                troubles.append(f"{path}: not there; `straightdp status {on}` says why")
+                troubles.append(f"{path}: not there; {more}")
         except OldMetrics as error:
             troubles.append(f"{error}; run `straightdp evaluate {cell.id} {on}`")
         except DamagedFile as error:
             troubles.append(f"{error}; run `straightdp rerun {cell.id} {on}`")
     if troubles:
-        raise UnusableMetrics("\n".join(troubles))
+        raise UnusableMetrics("\n".join(dict.fromkeys(troubles)))  # a cell may stand in two rows
     return found, missing

@@ -45,7 +45,7 @@ def write_study(
         return read_metrics(path, cell, row, layout.metrics)
 
     places = [(row, cell) for row in rows for cell in row_cells(preset, study, row)]
-    results, missing = gather(preset, places, root, read, partial, reason, named)
+    results, missing = gather(preset, study, places, root, read, partial, reason, named)
     beside, troubles = read_norms(preset, study, root, partial, on_preset(preset, named))
     if troubles:
         raise UnusableMetrics("\n".join(troubles))

@@ -91,10 +91,17 @@ def draw_accuracy(
     else:
         hole(axes)
         measured = ""
+    marked = bracket(found, epsilons)
+    ratio = (
+        f"Bracket: THA + moments over uniform DP-SGD, pixel space, at epsilon "
+        f"{number(marked.epsilon)}."
+        if marked
+        else ""
+    )
     spread = "Means; bands \u00b11 standard deviation over seeds." if len(seeds) > 1 else ""
     total = len(rows) * len(epsilons) * len(seeds)
     holes = f"{missing} of {total} cells are not there yet: over those that are." if missing else ""
-    captioned(figure, run_line(preset, seeds, measured, spread, holes))
+    captioned(figure, run_line(preset, seeds, measured, spread, ratio, holes))
     return figure
 
 

@@ -5,6 +5,7 @@ What is written depends on the numbers alone: no date, no user's matplotlib sett
 
 from __future__ import annotations
 
+import io
 import textwrap
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,10 +95,12 @@ def hole(axes: Axes) -> None:
 
 def written(figure: Figure, stem: Path) -> list[Path]:
     """Write STEM.pdf and STEM.png, each whole or not at all."""
-    paths = []
+    rendered = {}
     for suffix, metadata in FORMATS.items():
-        path = stem.parent / f"{stem.name}.{suffix}"
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=suffix, metadata=metadata)
+        rendered[stem.parent / f"{stem.name}.{suffix}"] = buffer.getvalue()
+    for path, content in rendered.items():
         with replacing(path) as temporary:
-            figure.savefig(temporary, format=suffix, metadata=metadata)
-        paths.append(path)
-    return paths
+            temporary.write_bytes(content)
+    return list(rendered)

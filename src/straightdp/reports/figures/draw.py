@@ -117,7 +117,8 @@ def _samples(preset: Preset, figure: Figure, inputs: Inputs):
 
 def _gathered(preset: Preset, figure: Figure, inputs: Inputs, read: Callable):
     places = figure_places(preset, figure)
-    return gather(preset, places, inputs.root, read, inputs.partial, inputs.reason, inputs.named)
+    how = (inputs.root, read, inputs.partial, inputs.reason, inputs.named)
+    return gather(preset, figure.study, places, *how)
 
 
 _DRAW = {"figure2": _geometry, "figure3": _accuracy, "figure4": _sweep, "figure5": _samples}

@@ -83,13 +83,16 @@ def draw_samples(preset: Preset, rows: Sequence[Row], found: Sequence[Shown], se
     """A panel a row and budget; one whose cell is not there is a hole."""
     epsilons = sorted(preset.grid.epsilons)
     by_place = {(one.method, one.space, one.epsilon): one for one in found}
+    holes = len(rows) * len(epsilons) - len(by_place)
     count = min(style.SAMPLE_ROWS, preset.sampling.count // CLASSES)
     side = min((style.SAMPLES_WIDTH - NAMES) / len(epsilons) / CLASSES, style.LARGEST)
     width = NAMES + len(epsilons) * side * CLASSES
     text = run_line(
         preset,
         (seed,),
-        f"Each panel: the first {count} samples of each class, by the label asked for.",
+        f"Each panel: the first {count} samples of each class, by the label asked for, classes 0 "
+        "to 9 from left to right. Pixel space where a row names none.",
+        f"{holes} of {len(rows) * len(epsilons)} cells are not there yet." if holes else "",
     )
     room = caption_lines(width, text)[1]
     height = HEAD + len(rows) * (side * count + GAP) + room

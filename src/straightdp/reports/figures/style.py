@@ -89,7 +89,7 @@ BRACKET = "0.15"
 SWEEP_SIZE = (TEXT, 2.35)
 SWEPT = Look("guided, not distilled", "#0072B2", "-", "o")
 OWN_START = Look("the preset's $t_0$", "#D55E00", "None", "s", open=True)
-DISTILLED = Look("distilled (THA + moments)", "0.25", ":")
+DISTILLED = Look("distilled, $\\varepsilon$ = 1", "0.25", ":")
 
 # Figure 5: rows by (method, space).
 SAMPLES_WIDTH = TEXT  # at most

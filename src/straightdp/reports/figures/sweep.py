@@ -54,7 +54,8 @@ def draw_sweep(preset: Preset, found: Sequence[CellResult], seed: int, missing: 
         preset,
         (seed,),
         f"One model, trained by uniform DP-SGD without distillation in pixel space, at a total "
-        f"epsilon of {release + gradients:g} ({release:g} of it the release's).",
+        f"epsilon of {release + gradients:g} ({release:g} of it the release's); the dotted level "
+        "is another model's, at epsilon 1.",
         f"FID in the features of {_by(found)}." if found else "",
         f"{missing} cells are not there yet." if missing else "",
     )
@@ -64,7 +65,7 @@ def draw_sweep(preset: Preset, found: Sequence[CellResult], seed: int, missing: 
 
 def _by(found: Sequence[CellResult]) -> str:
     measure: Measure = found[0].measures["fid"]
-    return f"{measure.by}, n = {measure.n}"
+    return f"{measure.by}, {measure.n} samples a cell"
 
 
 def _panel(axes: Axes, preset: Preset, found: Sequence[CellResult], metric: str) -> None:
@@ -81,7 +82,11 @@ def _panel(axes: Axes, preset: Preset, found: Sequence[CellResult], metric: str)
         at = values[times.index(own)]
         axes.plot([own], [at], **style.OWN_START.drawn(), gid="own")
     axes.set_xlim(-0.03, max([*times, own]) + 0.05)
-    axes.set_ylim(0, 1 if metric == "accuracy" else None)
+    axes.margins(y=0.15)
+    if metric == "accuracy":
+        axes.set_ylim(0, 1)
+    else:
+        axes.set_ylim(bottom=0)
     axes.set_xlabel("start time $t_0$ (0: from noise)")
     axes.set_ylabel(HEADS[metric])
     axes.grid(True, axis="y")
