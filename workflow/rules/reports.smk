@@ -1,13 +1,18 @@
 # The user's verbs: one target a table, one a figure.
 
 
+def table_files(study):
+    """What a study's table is written into."""
+    names = [f"{study.name}.{suffix}" for suffix in ("md", "csv", "tex")]
+    names += [f"{study.name}_gradients.csv"] if study.beside else []
+    return [f"{TABLES}/{name}" for name in names]
+
+
 rule write_table:
     input:
         lambda wildcards: metrics(study_cells(preset, STUDIES[wildcards.study])),
     output:
-        f"{TABLES}/{{study,table[0-9]+}}.md",
-        f"{TABLES}/{{study}}.csv",
-        f"{TABLES}/{{study}}.tex",
+        [f"{TABLES}/{{study,table[0-9]+}}.{suffix}" for suffix in ("md", "csv", "tex")],
     localrule: True
     message:
         "write {wildcards.study}"
@@ -16,19 +21,16 @@ rule write_table:
 
 
 # The controls have Appendix D.3's table beside their own.
-use rule write_table as write_controls with:
+rule write_controls:
+    input:
+        metrics(study_cells(preset, STUDIES["controls"])),
     output:
-        f"{TABLES}/{{study,controls}}.md",
-        f"{TABLES}/{{study}}.csv",
-        f"{TABLES}/{{study}}.tex",
-        f"{TABLES}/{{study}}_gradients.csv",
-
-
-def table_files(study):
-    """What a study's table is written into."""
-    names = [f"{study.name}.{suffix}" for suffix in ("md", "csv", "tex")]
-    names += [f"{study.name}_gradients.csv"] if study.beside else []
-    return [f"{TABLES}/{name}" for name in names]
+        table_files(STUDIES["controls"]),
+    localrule: True
+    message:
+        "write controls"
+    shell:
+        RUN + " report controls " + ON
 
 
 # A target a study: `table1`, `table5`, ... The cells are inputs here too, so that a metrics
