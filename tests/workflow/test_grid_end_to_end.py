@@ -11,6 +11,7 @@ import pytest
 from conftest import REPOSITORY, TINY, run, write_preset
 
 from straightdp.config import load_preset
+from straightdp.mechanisms.transcript import replay
 from straightdp.studies.cells import cell_base, metrics_name
 from straightdp.studies.grid import STUDIES, TABLE1, study_cells
 from straightdp.studies.variants import variant_cell
@@ -220,10 +221,13 @@ def test_a_resampled_cell_runs_after_its_base_and_again_when_that_does(folder, c
 
 
 def test_every_transcript_replays_within_its_budget(folder, cells, first_run):
+    root = folder / "results" / "tiny" / "cells"
     for cell in cells:
-        done = run("straightdp", "replay", cell.id, "--preset", "tiny.yaml", cwd=folder)
-        spent = float(done.stdout.split()[1])
-        assert 0.99 < spent <= 1.0 and "within the declared 1" in done.stdout
+        result = replay(root / cell.id / "transcript.jsonl")
+        assert result.ok and 0.99 < result.epsilon <= 1.0
+    done = run("straightdp", "replay", cells[-1].id, "--preset", "tiny.yaml", cwd=folder)
+    assert f"epsilon {result.epsilon:.6g}" in done.stdout
+    assert "within the declared 1" in done.stdout
 
 
 def test_a_corrupted_metrics_file_is_refused_by_name(folder, cells, first_run):
