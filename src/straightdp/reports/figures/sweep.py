@@ -82,13 +82,10 @@ def _panel(axes: Axes, preset: Preset, found: Sequence[CellResult], metric: str)
         at = values[times.index(own)]
         axes.plot([own], [at], **style.OWN_START.drawn(), gid="own")
     axes.set_xlim(-0.03, max([*times, own]) + 0.05)
-    axes.margins(y=0.15)
-    if metric == "accuracy":
-        axes.set_ylim(0, 1)
-    else:
-        axes.set_ylim(bottom=0)
+    highest = max([*values, distilled or 0.0])
+    axes.set_ylim(0, 1 if metric == "accuracy" else 1.15 * highest)
     axes.set_xlabel("start time $t_0$ (0: from noise)")
     axes.set_ylabel(HEADS[metric])
     axes.grid(True, axis="y")
-    if metric == "accuracy":
-        axes.legend(loc="best")
+    if metric == "fid":  # its axis begins at 0, so there is room below the curve
+        axes.legend(loc="lower left")
