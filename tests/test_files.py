@@ -43,6 +43,17 @@ def test_torchs_own_word_for_it_too(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_equal_tensors_are_equal_bytes_whatever_the_file(tmp_path):
+    value = {"a": torch.arange(3.0), "b": [torch.ones(2, 2), "c", 4]}
+    paths = [tmp_path / name for name in ("model.pt", "other.pt", "model.pt")]
+    written = []
+    for path in paths:
+        files.save_tensors(path, value)
+        written.append(path.read_bytes())
+    assert written[0] == written[1] == written[2]
+    assert torch.equal(files.load_tensors(paths[0])["b"][0], torch.ones(2, 2))
+
+
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "file").touch()
     Progress("t", Path(tmp_path / "file" / "log.txt")).say("on it goes")

@@ -114,12 +114,15 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def save_tensors(path: str | Path, value: Any, private: bool = False) -> None:
-    """Tensors in nested dicts and lists, with plain numbers and strings."""
+    """Tensors in nested dicts and lists, with plain numbers and strings.
+
+    Equal values give equal bytes: given a file's name, torch would write that name into it.
+    """
     import torch
 
-    with replacing(path, private) as temporary:
+    with replacing(path, private) as temporary, open(temporary, "wb") as handle:
         try:
-            torch.save(value, temporary)
+            torch.save(value, handle)
         except RuntimeError as error:  # torch's own writer, of a full disk
             raise OSError(str(error).splitlines()[0]) from error
 
