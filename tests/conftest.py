@@ -1,6 +1,7 @@
 """What several tests share: a tiny preset, and a way to run commands as a user would."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,39 @@ def tiny():
 def write_preset(path: Path, values: dict) -> Path:
     path.write_text(yaml.safe_dump(values))
     return path
+
+
+def copy_workflow(folder: Path, *more: str) -> Path:
+    """The workflow as a user has it, in `folder`, with more of the repository's folders."""
+    for name in ("workflow", "profiles", *more):
+        shutil.copytree(REPOSITORY / name, folder / name)
+    shutil.copy(REPOSITORY / "Snakefile", folder)
+    return folder
+
+
+def job_counts(done) -> dict[str, int]:
+    """Jobs by rule and their total, from the table of a dry run's output."""
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {
+        line[0]: int(line[1])
+        for line in lines
+        if len(line) == 2 and line[1].isdigit() and line[0].isidentifier()
+    }
+
+
+@pytest.fixture
+def token_norms(monkeypatch) -> list[float]:
+    """Grows by the largest token norm that enters a block, each time that one runs."""
+    from straightdp.model import mmdit
+
+    seen, plain = [], mmdit.Block.forward
+
+    def forward(self, h, e, time):
+        seen.append(max(h.norm(dim=-1).max().item(), e.norm(dim=-1).max().item()))
+        return plain(self, h, e, time)
+
+    monkeypatch.setattr(mmdit.Block, "forward", forward)
+    return seen
 
 
 def run(*arguments, cwd: Path, check: bool = True, timeout: int = 1500):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from conftest import REPOSITORY, TINY, run
+from conftest import TINY, copy_workflow, run
 
 from straightdp.config import load_preset
 from straightdp.files import read_json
@@ -28,9 +28,7 @@ GPU_PARTITIONS = "--submitit-gpu-partitions=l40s=l40s,a100=a100"
 
 
 def workspace(folder: Path) -> Path:
-    shutil.copy(REPOSITORY / "Snakefile", folder)
-    for name in ("workflow", "profiles"):
-        shutil.copytree(REPOSITORY / name, folder / name)
+    copy_workflow(folder)
     values = TINY | {"stage2": TINY["stage2"] | {"steps": 60}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(values))
     return folder

@@ -8,7 +8,7 @@ import json
 import shutil
 
 import pytest
-from conftest import REPOSITORY, TINY, run, write_preset
+from conftest import TINY, copy_workflow, job_counts, run, write_preset
 
 from straightdp.config import load_preset
 from straightdp.mechanisms.transcript import replay
@@ -34,21 +34,13 @@ def snakemake(folder, *arguments, preset="tiny.yaml", check=True):
 
 def planned(done) -> dict[str, int]:
     """Jobs by rule, from a dry run's table."""
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {
-        line[0]: int(line[1])
-        for line in lines
-        if len(line) == 2 and line[1].isdigit() and line[0].isidentifier() and line[0] != "total"
-    }
+    return {rule: count for rule, count in job_counts(done).items() if rule != "total"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A working copy of the workflow with a tiny preset."""
-    folder = tmp_path_factory.mktemp("grid")
-    shutil.copy(REPOSITORY / "Snakefile", folder)
-    shutil.copytree(REPOSITORY / "workflow", folder / "workflow")
-    shutil.copytree(REPOSITORY / "profiles", folder / "profiles")
+    folder = copy_workflow(tmp_path_factory.mktemp("grid"))
     write_preset(folder / "tiny.yaml", TINY)
     return folder
 

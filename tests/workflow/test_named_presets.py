@@ -1,10 +1,9 @@
 """How a workflow is told its preset: any path will do, and a slip of the pen is refused."""
 
 import copy
-import shutil
 
 import pytest
-from conftest import REPOSITORY, TINY, run, write_preset
+from conftest import TINY, copy_workflow, run, write_preset
 
 from straightdp.config import Preset
 from straightdp.studies.cells import data_unit, resolve
@@ -12,11 +11,7 @@ from straightdp.studies.cells import data_unit, resolve
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("named")
-    for name in ("workflow", "profiles", "config"):
-        shutil.copytree(REPOSITORY / name, folder / name)
-    shutil.copy(REPOSITORY / "Snakefile", folder)
-    return folder
+    return copy_workflow(tmp_path_factory.mktemp("named"), "config")
 
 
 def snakemake(folder, *arguments):

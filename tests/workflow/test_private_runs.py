@@ -1,10 +1,9 @@
 """On data of one's own: the workflow removes nothing that records what was spent."""
 
 import copy
-import shutil
 
 import pytest
-from conftest import REPOSITORY, TINY, run, write_preset
+from conftest import TINY, copy_workflow, run, write_preset
 
 from straightdp.config import load_preset
 from straightdp.studies.cells import metrics_name, resolve
@@ -13,10 +12,7 @@ from straightdp.studies.cells import metrics_name, resolve
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A working copy in which one cell ran, with noise of the system's."""
-    folder = tmp_path_factory.mktemp("private")
-    for name in ("workflow", "profiles"):
-        shutil.copytree(REPOSITORY / name, folder / name)
-    shutil.copy(REPOSITORY / "Snakefile", folder)
+    folder = copy_workflow(tmp_path_factory.mktemp("private"))
     values = copy.deepcopy(TINY)
     values["privacy"]["noise_seed"] = "system"
     preset = load_preset(write_preset(folder / "tiny.yaml", values))

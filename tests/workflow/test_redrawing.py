@@ -1,10 +1,9 @@
 """A figure's looks are inputs of its drawing and of nothing else."""
 
 import os
-import shutil
 
 import pytest
-from conftest import REPOSITORY, TINY, run, write_preset
+from conftest import TINY, copy_workflow, job_counts, run, write_preset
 from drawn import write_all
 
 from straightdp.config import load_preset
@@ -15,10 +14,7 @@ from straightdp.studies.figures import FIGURES
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A working copy with finished cells and drawn figures, made in that order."""
-    folder = tmp_path_factory.mktemp("figures")
-    for name in ("workflow", "profiles"):
-        shutil.copytree(REPOSITORY / name, folder / name)
-    shutil.copy(REPOSITORY / "Snakefile", folder)
+    folder = copy_workflow(tmp_path_factory.mktemp("figures"))
     preset = load_preset(write_preset(folder / "tiny.yaml", TINY))
     write_all(preset, folder / "results" / "tiny")
     for path in (folder / "results").rglob("*"):
@@ -33,13 +29,7 @@ def folder(tmp_path_factory):
 
 def plan(folder, *targets):
     words = ("snakemake", "--profile", "profiles/local", "--cores", "1", "-n", *targets)
-    done = run(*words, "--config", "preset=tiny.yaml", cwd=folder)
-    lines = [line.split() for line in done.stdout.splitlines()]
-    return {
-        one[0]: int(one[1])
-        for one in lines
-        if len(one) == 2 and one[0].isidentifier() and one[1].isdigit()
-    }
+    return job_counts(run(*words, "--config", "preset=tiny.yaml", cwd=folder))
 
 
 def test_figures_newer_than_all_they_show_are_left_alone(folder):

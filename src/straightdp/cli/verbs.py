@@ -23,12 +23,13 @@ from straightdp.cli.units import (
 )
 from straightdp.config import ConfigError, Preset, load_preset
 from straightdp.evaluation.record import TRANSCRIPT
+from straightdp.reports.figures.draw import FIGURES, write_figure
 from straightdp.studies.cells import Cell, Unit, extractor, metrics_name
 from straightdp.studies.figures import Figure
 from straightdp.studies.grid import Study, all_cells, study_cells
 from straightdp.threads import granted
 
-TABLES, FIGURES = Path("tables"), Path("figures")
+TABLES = Path("tables")
 
 
 def _units(preset: Preset) -> dict[str, Unit]:
@@ -81,7 +82,6 @@ def evaluate(arguments) -> int:
 
 
 def report(arguments) -> int:
-    from straightdp.reports.figures.draw import write_figure
     from straightdp.reports.study import write_study
 
     preset = load_preset(arguments.preset)

@@ -37,8 +37,10 @@ def remedy(folder: Path) -> str:
     )
 
 
-def check_base(folder: Path, config: CellConfig) -> None:
-    """Whether a finished cell is what it was published as; :class:`DamagedFile` names the fault.
+def check_base(folder: Path, config: CellConfig) -> dict[str, str]:
+    """The digests of a finished cell's weights, which are those that it was published with.
+
+    :class:`DamagedFile` names the fault where something of it is not what was published.
 
     The weights of a cell from before their digests were kept are taken as they are.
     """
@@ -52,6 +54,7 @@ def check_base(folder: Path, config: CellConfig) -> None:
         if today.get(name) != published[name]:
             fault = "is not the file that was published" if name in today else "not there"
             raise DamagedFile(f"{folder / name}: {fault}; {remedy(folder)}")
+    return today
 
 
 def base_model(config: ResampledCellConfig, folder: Path) -> MMDiT:
@@ -88,7 +91,7 @@ def run_resampled(
     same number of threads). Raises :class:`DamagedFile` where `source` is not as published.
     """
     base, start = config.base.config, guided_from(config)
-    check_base(source, base)
+    weights = check_base(source, base)
     try:
         model = base_model(config, source)
         released = None
@@ -112,4 +115,4 @@ def run_resampled(
     shutil.rmtree(state, ignore_errors=True)  # of a kill: there is nothing to go on from
     write_text(state / TRANSCRIPT, (source / TRANSCRIPT).read_text())
     images = codec.decode(samples)
-    publish(config, folder, images, labels, None, compute, weight_digests(source))
+    publish(config, folder, images, labels, None, compute, weights)
