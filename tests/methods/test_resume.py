@@ -103,6 +103,22 @@ def test_a_cell_told_to_leave_saves_that_very_step(undisturbed, step, newest):
     assert_same(workspace.folder(cell), kept)
 
 
+def test_a_resumed_cell_releases_nothing_twice(undisturbed, monkeypatch):
+    """What was distilled before the kill and what is published after it are one release."""
+    folder, preset, workspace, cell, kept = undisturbed
+    shutil.rmtree(workspace.folder(cell), ignore_errors=True)
+    signalled(folder, cell, 7, signal.SIGKILL)
+
+    def again(*_):
+        raise AssertionError("a second release")
+
+    monkeypatch.setattr("straightdp.methods.pipeline.release", again)
+    run_unit(cell, workspace, preset.execution, threads=1)
+    assert_same(workspace.folder(cell), kept)
+    released = (workspace.folder(cell) / "moments.pt").read_bytes()
+    assert released == (kept / "moments.pt").read_bytes()
+
+
 def test_a_truncated_newest_checkpoint_falls_back_to_the_one_before(undisturbed):
     folder, preset, workspace, cell, kept = undisturbed
     shutil.rmtree(workspace.folder(cell), ignore_errors=True)

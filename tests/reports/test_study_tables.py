@@ -63,6 +63,13 @@ def root(preset, tmp_path, monkeypatch):
     return tmp_path
 
 
+def edit(path, metric, **values):
+    """Change what a metrics file says of one metric."""
+    written = json.loads(path.read_text())
+    written["metrics"][metric] |= values
+    path.write_text(json.dumps(written))
+
+
 def first_file(preset, root):
     cell = study_cells(preset, TABLE1)[0]
     return cell, cell.folder(root) / metrics_name(preset)
@@ -94,6 +101,23 @@ def test_every_study_is_written_from_its_cells(preset, root, name):
     assert [path.name for path in paths[:3]] == names
     assert [path.name for path in paths[3:]] == ["controls_gradients.csv"] * (name == "controls")
     assert "preset tiny" in text and "—" not in text
+
+
+def test_table_6_has_a_label_blind_column_where_inception_is_not_there(preset, root):
+    lenet = write_study(preset, STUDIES["table6"], root)[1]
+    for cell in study_cells(preset, STUDIES["table6"]):
+        edit(cell.folder(root) / metrics_name(preset), "fid", by="inception_v3_tf")
+    inception = write_study(preset, STUDIES["table6"], root)[1]
+    assert "FID (fid_lenet)" in lenet and "FID (fid_random)" in lenet
+    assert "FID (inception_v3_tf)" in inception and "fid_random" not in inception
+
+
+def test_a_classifier_is_shown_with_its_own_accuracy(preset, root):
+    for cell in study_cells(preset, STUDIES["table5"]):
+        path = cell.folder(root) / metrics_name(preset)
+        edit(path, "label_consistency", real_accuracy=0.9871)
+    text = write_study(preset, STUDIES["table5"], root)[1]
+    assert "lenet_labels (0123abcd; embedded test, n = 4000, 0.987 right on real test" in text
 
 
 def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):
@@ -181,7 +205,8 @@ def test_every_trouble_has_its_line(preset, root):
 
 def test_a_controls_caption_names_the_second_domain_and_the_sweeps_budget(preset, root):
     _, text = write_study(preset, STUDIES["controls"], root)
-    assert "Second public domain: letters." in text and "noise multiplicity 3." in text
+    assert "Second public domain: letters." in text
+    assert "Noise multiplicity: 3 from scratch, 2 elsewhere." in text
     head = next(line for line in text.splitlines() if line.startswith("| Method"))
     assert [part.strip() for part in head.split("|")[1:4]] == ["Method", "\u03b5", "Acc"]
     lines = text.splitlines()

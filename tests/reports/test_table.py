@@ -299,6 +299,13 @@ def test_a_gain_over_nothing_is_a_hole():
     assert "Gain & --- &  \\\\" in to_latex(shown)
 
 
+def test_table_2_marks_the_full_backbone():
+    rows = markdown_rows(to_markdown(papers("table2", (3.0, 0.3))))
+    found = {label: list(cells) for (_, label), cells in rows.items()}
+    assert found["Full backbone (low-B0)"] == ["**0.788**", "**69.5**", "**0.561**", "**100.3**"]
+    assert found["Unconstrained"] == ["0.848", "51.5", "0.443", "94.1"]
+
+
 def test_table_5_marks_what_the_paper_marks():
     rows = markdown_rows(to_markdown(papers("table5", (1.0,))))
     assert list(rows["", "Sampled from the release (pixel)"]) == ["264.4", "**0.621**", "**0.944**"]

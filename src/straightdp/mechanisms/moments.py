@@ -96,6 +96,25 @@ def second_moment_statistic(features: torch.Tensor, records: int) -> torch.Tenso
     return features.T @ features / records
 
 
+def release_charges(spec: ReleaseSpec, clip: float, noise_multiplier: float) -> list[dict]:
+    """The transcript's lines of a release, in the order of its two mechanisms."""
+    mechanisms = (
+        ("class_counts_and_sums", COUNT_SUM_SENSITIVITY, "nothing (sums, whitened)"),
+        ("second_moment", spec.second_moment_sensitivity(clip), "declared records"),
+    )
+    return [
+        {
+            "kind": "gaussian",
+            "name": name,
+            "sensitivity": sensitivity,
+            "noise_std": noise_multiplier * sensitivity,
+            "noise_multiplier": noise_multiplier,
+            "normalised_by": normaliser,
+        }
+        for name, sensitivity, normaliser in mechanisms
+    ]
+
+
 def release(
     z: torch.Tensor,
     labels: torch.Tensor,
@@ -120,33 +139,15 @@ def release(
         raise ValueError(f"noise_multiplier must be finite and not negative: {noise_multiplier}")
     _check(z, labels, feature_map, spec)
     features, clip = feature_map.features(z), feature_map.clip
-    statistics = {
-        "class_counts_and_sums": (
-            count_sum_statistic(features, labels, spec.classes, clip),
-            COUNT_SUM_SENSITIVITY,
-            "nothing (sums, whitened)",
-        ),
-        "second_moment": (
-            second_moment_statistic(features, spec.records),
-            spec.second_moment_sensitivity(clip),
-            "declared records",
-        ),
-    }
+    values = (
+        count_sum_statistic(features, labels, spec.classes, clip),
+        second_moment_statistic(features, spec.records),
+    )
     noisy = []
-    for index, (name, (value, sensitivity, normaliser)) in enumerate(statistics.items()):
-        deviation = noise_multiplier * sensitivity
-        ledger.charge(
-            {
-                "kind": "gaussian",
-                "name": name,
-                "sensitivity": sensitivity,
-                "noise_std": deviation,
-                "noise_multiplier": noise_multiplier,
-                "normalised_by": normaliser,
-            }
-        )
-        draws = streams.generator(Role.RELEASE, index).standard_normal(tuple(value.shape))
-        noisy.append(value + deviation * torch.from_numpy(draws))
+    for index, line in enumerate(release_charges(spec, clip, noise_multiplier)):
+        ledger.charge(line)
+        draws = streams.generator(Role.RELEASE, index).standard_normal(tuple(values[index].shape))
+        noisy.append(values[index] + line["noise_std"] * torch.from_numpy(draws))
     return post_process(
         noisy[0], noisy[1], feature_map, spec, noise_multiplier * COUNT_SUM_SENSITIVITY
     )

@@ -42,7 +42,11 @@ from straightdp.mechanisms.accounting import (
 
 @dataclass(frozen=True)
 class PublicGradients:
-    """Public per-example gradient norms by bucket, at the model that will be trained."""
+    """Public per-example gradient norms by bucket, at the pretrained model.
+
+    Where the release is distilled, training starts elsewhere: one set of public norms an interval
+    serves every method.
+    """
 
     edges: tuple[float, ...]  # K + 1 times
     norms: tuple[tuple[float, ...], ...]  # K x records

@@ -15,12 +15,11 @@ import torch
 from straightdp.data.pixels import project_to_ball
 from straightdp.data.sources import ImageSet
 from straightdp.device import Compute
-from straightdp.files import save_tensors
+from straightdp.files import load_tensors, save_tensors
 from straightdp.flow.analytic import MomentModel
 from straightdp.mechanisms.accounting import GaussianRelease, calibrate_releases
-from straightdp.mechanisms.moments import ReleaseSpec, release
-from straightdp.mechanisms.transcript import Ledger
-from straightdp.methods.cell import MOMENTS, begin, publish
+from straightdp.mechanisms.moments import ReleaseSpec, release, release_charges
+from straightdp.methods.cell import MOMENTS, Start, begin, publish
 from straightdp.methods.distillation import distillation_phase
 from straightdp.methods.private_training import declare_plan, train_privately
 from straightdp.methods.progress import Progress
@@ -34,7 +33,6 @@ from straightdp.methods.sampling import sample_vectors
 from straightdp.methods.spaces import Codec
 from straightdp.methods.training import run_phase
 from straightdp.resolved import CellConfig
-from straightdp.rng import Streams
 
 RELEASES = 2  # Stage 1's mechanisms: counts and sums, second moment
 
@@ -50,14 +48,26 @@ class Inputs:
 
 
 def stage1(
-    config: CellConfig, inputs: Inputs, z, labels, noise: Streams, ledger: Ledger
+    config: CellConfig, inputs: Inputs, z, labels, start: Start
 ) -> tuple[MomentModel, list[GaussianRelease]]:
-    """Release the moments once, at Stage 1's share of epsilon and the cell's whole delta."""
+    """Release the moments once, at Stage 1's share of epsilon and the cell's whole delta.
+
+    The released numbers are kept in the cell's state. A resumed cell charges them again, which
+    its transcript compares, and reads them back: what was distilled before an interruption and
+    what is published after it are one release, on whatever device either ran.
+    """
     share = config.shares.release_share if config.shares else 1.0
     privacy, moments = config.privacy, config.public.moments
     sigma = calibrate_releases(share * privacy.epsilon, privacy.delta, RELEASES)
     spec = ReleaseSpec(CLASSES, config.data.records, moments.rank, moments.floor)
-    released = release(z, labels, inputs.public.feature_map, spec, sigma, noise, ledger)
+    feature_map, kept = inputs.public.feature_map, start.state / MOMENTS
+    if kept.exists():
+        for line in release_charges(spec, feature_map.clip, sigma):
+            start.ledger.charge(line)
+    else:
+        released = release(z, labels, feature_map, spec, sigma, start.noise, start.ledger)
+        save_tensors(kept, released.to_tensors())
+    released = MomentModel.from_tensors(load_tensors(kept))
     return released, [GaussianRelease(f"stage1-{index}", 1.0, sigma) for index in range(RELEASES)]
 
 
@@ -82,7 +92,7 @@ def run_cell(
 
     released, releases = None, []
     if method.port != "none":
-        released, releases = stage1(config, inputs, z, labels, noise, ledger)
+        released, releases = stage1(config, inputs, z, labels, start)
         save_tensors(folder / MOMENTS, released.to_tensors())
         progress.say(f"moments released, sigma {releases[0].noise_std:.3f}")
 

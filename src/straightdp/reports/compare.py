@@ -16,9 +16,14 @@ def best(entries: Sequence[Entry], layout: Layout) -> set[tuple[Key, float, str]
     """(row, epsilon, metric) of the best per column within each block that the layout marks.
 
     Compared as printed, so that values that look equal are both marked (the paper's Table 1
-    marks one of two that print as 63.3). A column with a single value has no best.
+    marks one of two that print as 63.3). A column with a single value has no best. The row that
+    the layout calls strong is marked throughout.
     """
-    marked = set()
+    marked = {
+        (one.key, one.epsilon, name)
+        for one, name in product(entries, layout.metrics)
+        if one.key == layout.strong and one.n
+    }
     for block, name in product(layout.bold, layout.metrics):
         metric = style.METRICS[name]
         for epsilon in {entry.epsilon for entry in entries}:

@@ -13,6 +13,7 @@ class Layout:
     with the second row's accuracy relative to the first one's; `ratios` a line below the second
     row of each pair with its accuracy over the first one's. `narrow`: a line a budget that a row
     is asked at, with the budget in a column of its own, instead of columns under every budget.
+    `strong` is a row that is bold whatever its values.
     """
 
     metrics: tuple[str, ...]
@@ -21,6 +22,7 @@ class Layout:
     gain: tuple[Key, Key] | None = None
     ratios: tuple[tuple[Key, Key], ...] = ()
     narrow: bool = False
+    strong: Key | None = None
 
 
 RATIOS = tuple(
@@ -28,6 +30,8 @@ RATIOS = tuple(
     for block, variant in (("first_domain", ""), ("second_domain", "second-domain"))
     for space in ("pixel", "latent")
 )
+
+FULL_BACKBONE = Key("backbones", "low_b0", "pixel")
 
 LAYOUTS = {
     "table1": Layout(
@@ -40,8 +44,10 @@ LAYOUTS = {
         notes=(
             "Gain: the full backbone's mean accuracy relative to the unconstrained one's.",
             "Single constraints at epsilon 0.3 alone.",
+            "Bold: the full backbone.",
         ),
-        gain=(Key("backbones", "tha_moments", "pixel"), Key("backbones", "low_b0", "pixel")),
+        gain=(Key("backbones", "tha_moments", "pixel"), FULL_BACKBONE),
+        strong=FULL_BACKBONE,
     ),
     "table5": Layout(
         metrics=("fid_by_class", "label_consistency", "domain_rate"),

@@ -33,6 +33,7 @@ def _measure(record: dict) -> Measure:
         reference=str(record["reference"]),
         parts=tuple(map(float, record.get("classes", ()))),
         part_n=tuple(map(int, record.get("class_n", ()))),
+        right=float(record["real_accuracy"]) if "real_accuracy" in record else None,
     )
 
 

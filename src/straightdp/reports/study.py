@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from straightdp.config import Preset
@@ -14,7 +15,7 @@ from straightdp.reports.gradients import (
     gradients_markdown,
     read_norms,
 )
-from straightdp.reports.layout import LAYOUTS
+from straightdp.reports.layout import LAYOUTS, Layout
 from straightdp.reports.metrics import read_metrics
 from straightdp.reports.results import CellResult, summarise
 from straightdp.reports.table import Caption, Table, to_csv, to_latex, to_markdown
@@ -46,6 +47,7 @@ def write_study(
 
     places = [(row, cell) for row in rows for cell in row_cells(preset, study, row)]
     results, missing = gather(preset, study, places, root, read, partial, reason, named)
+    layout = _beside_inception(layout, results)
     beside, troubles = read_norms(preset, study, root, partial, on_preset(preset, named))
     if troubles:
         raise UnusableMetrics("\n".join(troubles))
@@ -74,6 +76,14 @@ def write_study(
     return paths, texts["md"]
 
 
+def _beside_inception(layout: Layout, results: list[CellResult]) -> Layout:
+    """Without the label-blind FID where the FID's own features were made without our labels."""
+    fid = results[0].measures.get("fid") if results else None
+    if fid is None or fid.by != "inception_v3_tf":
+        return layout
+    return replace(layout, metrics=tuple(one for one in layout.metrics if one != "fid_blind"))
+
+
 def _notes(preset: Preset, study: Study) -> tuple[str, ...]:
     """What the caption says of the preset's own settings."""
     if study.name != "controls":
@@ -81,5 +91,6 @@ def _notes(preset: Preset, study: Study) -> tuple[str, ...]:
     settings = preset.controls
     return (
         f"Second public domain: {settings.public}.",
-        f"From scratch: noise multiplicity {settings.multiplicity}.",
+        f"Noise multiplicity: {settings.multiplicity} from scratch, {preset.stage2.multiplicity} "
+        "elsewhere.",
     )

@@ -64,7 +64,8 @@ VARIANTS = {  # what a row's variant adds to its name; of those with a value, th
 class Metric:
     """A metric's heading, digits, direction, largest possible value, and sentence.
 
-    The sentence may name what it was measured with: {by}, {checksum}, {reference}, {n}, {parts}.
+    The sentence may name what it was measured with: {by}, {checksum}, {reference}, {n}, {parts},
+    {right}.
     """
 
     head: str
@@ -77,7 +78,9 @@ class Metric:
 
 METRICS = {
     "accuracy": Metric(
-        "Acc", 3, "Acc: accuracy of a probe trained on samples and tested on real images."
+        "Acc",
+        3,
+        "Acc: accuracy of {by} ({checksum}) trained on the samples and tested on {reference}.",
     ),
     "fid": Metric(
         "FID",
@@ -108,13 +111,14 @@ METRICS = {
     "label_consistency": Metric(
         "Label cons.",
         3,
-        "Label cons.: part of the samples whose label {by} ({checksum}; {reference}) agrees with, "
-        "0.1 by chance.",
+        "Label cons.: part of the samples whose label {by} ({checksum}; {reference}{right}) agrees "
+        "with, 0.1 by chance.",
     ),
     "domain_rate": Metric(
         "Domain",
         3,
-        "Domain: part of the samples that {by} ({checksum}; {reference}) takes for private ones.",
+        "Domain: part of the samples that {by} ({checksum}; {reference}{right}) "
+        "takes for private ones.",
     ),
     "precision": Metric(
         "P",

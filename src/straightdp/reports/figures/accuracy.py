@@ -86,8 +86,11 @@ def draw_accuracy(
         _plot(axes, found, epsilons)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=2, columnspacing=1.2)
-        n, by = results[0].measures[METRIC].n, results[0].measures[METRIC].by
-        measured = f"Accuracy of {by} trained on {n} samples a cell, tested on real images."
+        used = results[0].measures[METRIC]
+        measured = (
+            f"Accuracy of {used.by} ({used.checksum}) trained on {used.n} samples a cell, tested "
+            f"on {used.reference}."
+        )
     else:
         hole(axes)
         measured = ""

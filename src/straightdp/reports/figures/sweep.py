@@ -65,7 +65,9 @@ def draw_sweep(preset: Preset, found: Sequence[CellResult], seed: int, missing: 
 
 def _by(found: Sequence[CellResult]) -> str:
     measure: Measure = found[0].measures["fid"]
-    return f"{measure.by}, {measure.n} samples a cell"
+    return (
+        f"{measure.by} ({measure.checksum}), {measure.n} samples a cell against {measure.reference}"
+    )
 
 
 def _panel(axes: Axes, preset: Preset, found: Sequence[CellResult], metric: str) -> None:
