@@ -117,7 +117,7 @@ def test_a_classifier_is_shown_with_its_own_accuracy(preset, root):
         path = cell.folder(root) / metrics_name(preset)
         edit(path, "label_consistency", real_accuracy=0.9871)
     text = write_study(preset, STUDIES["table5"], root)[1]
-    assert "lenet_labels (0123abcd; embedded test, n = 4000, 0.987 right on real test" in text
+    assert "lenet_labels (0123abcd; embedded test, n = 4000, 0.987 right on real held-out" in text
 
 
 def test_a_hole_is_refused_or_shown_with_its_reason(preset, root):

@@ -32,7 +32,7 @@ class Measure:
     reference: str
     parts: tuple[float, ...] = ()
     part_n: tuple[int, ...] = ()
-    right: float | None = None  # a classifier's accuracy on real test images
+    right: float | None = None  # a classifier's accuracy on real held-out images
 
     @property
     def instrument(self) -> tuple:

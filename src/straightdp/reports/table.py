@@ -223,7 +223,7 @@ def caption_text(table: Table) -> str:
                 reference=used.reference,
                 n=used.n,
                 parts=counts,
-                right="" if used.right is None else f", {used.right:.3f} right on real test images",
+                right="" if used.right is None else f", {used.right:.3f} right on real held-out images",
             )
         if sentence:
             parts.append(sentence)
