@@ -217,13 +217,15 @@ def caption_text(table: Table) -> str:
         else:
             low, high = min(used.part_n, default=0), max(used.part_n, default=0)
             counts = str(low) if low == high else f"{low} to {high}"
+            score = used.right
+            right = "" if score is None else f", {score:.3f} right on real held-out images"
             sentence = sentence.format(
                 by=used.by,
                 checksum=used.checksum,
                 reference=used.reference,
                 n=used.n,
                 parts=counts,
-                right="" if used.right is None else f", {used.right:.3f} right on real held-out images",
+                right=right,
             )
         if sentence:
             parts.append(sentence)
